@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeGuard, TypeVar, final
 
-from graphkit._build.joins import find_chosen_fork, find_forks
+from graphkit._build.joins import find_chosen_fork, find_forks, find_reachable, find_successors
 from graphkit._plan.calls import compose_call
 from graphkit._plan.checkpoint_when import find_node_ids
 from graphkit._plan.compile_config import CompileConfig
@@ -334,50 +334,22 @@ def find_reachability_problems(
                 f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands",
             )
 
-    reached = _find_reachable(nodes, edges)
-    if reached is None:
+    successors = find_successors(edges, nodes)
+    reached = find_reachable(START, lambda node_id: successors.get(node_id, ()))
+    targets = {target for node_id in reached for target in successors.get(node_id, ())}
+    # Where a condition without mappings leads is not known; `find_problems` reports a name that is not a node.
+    if START not in edges or not targets.issubset({*nodes, END}):
         return list(dict.fromkeys(problems))
     for node_id in nodes:
-        if node_id not in reached:
+        if node_id not in targets:
             name = names.get(node_id, node_id)
             problems.append(
                 f"{name!r} cannot be reached from START: no edge leads to it, "
                 f"and no destinations=[...] of a node name it",
             )
-    if END not in reached:
+    if END not in targets:
         problems.append("END cannot be reached from START, so no run can end: add_edge(..., END)")
     return list(dict.fromkeys(problems))
-
-
-def _find_reachable(nodes: Mapping[str, Node], edges: Mapping[str, Targets]) -> set[str] | None:
-    """Return all nodes that a run can reach, START and END included.
-
-    Returns:
-        None if that is unknown, because START has no edge or because a node may lead anywhere.
-    """
-    if START not in edges:
-        return None
-    reached = {START}
-    waiting = [START]
-    while waiting:
-        source = waiting.pop()
-        edge = edges.get(source, [])
-        targets: list[str] = []
-        if not isinstance(edge, Condition):
-            targets += edge
-        elif edge.mappings is not None:
-            targets += edge.mappings.values()
-        else:
-            return None
-        if source in nodes:
-            targets += nodes[source].destinations
-        for target in targets:
-            if target != END and target not in nodes:
-                return None  # a misspelt name, which find_problems reports
-            if target not in reached:
-                reached.add(target)
-                waiting.append(target)
-    return reached
 
 
 # From a definition to a Topology

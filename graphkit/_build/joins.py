@@ -41,7 +41,7 @@ def find_forks(
         edges: by source. The forks have the order of their sources.
         nodes: by id; the destinations that they declare count as edges.
     """
-    successors = _find_successors(edges, nodes)
+    successors = find_successors(edges, nodes)
     forks: dict[str, Fork] = {}
     problems: list[str] = []
     for source, edge in edges.items():
@@ -70,12 +70,13 @@ def find_chosen_fork(
     """
     chosen = {**edges, source: list(heads)}
     try:
-        return _JoinSearch(source, chosen, _find_successors(chosen, nodes)).find_fork()
+        return _JoinSearch(source, chosen, find_successors(chosen, nodes)).find_fork()
     except _NoJoinError as error:
         raise GraphStateError(f"the branches out of {source!r} cannot be joined: {error}") from error
 
 
-def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
+def find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
+    """Return where each node may lead by its edge and its Commands; a text that is no node if that may be anywhere."""
     successors = {source: _targets_of(edge) for source, edge in edges.items()}
     for node in nodes.values():
         if node.destinations:
@@ -91,7 +92,7 @@ def _targets_of(edge: Targets) -> tuple[str, ...]:
             return (_SINK,)
         return tuple(dict.fromkeys(edge.mappings.values()))
     targets = tuple(dict.fromkeys(edge))
-    if len(edge) > 1:
+    if len(targets) > 1:
         return tuple(target for target in targets if target != END)
     return targets
 
@@ -154,7 +155,7 @@ class _JoinSearch:
             # outgoing edge that several of them reach. With a single head, its branch is enough.
             counts: Counter[str] = Counter()
             for head in self.heads:
-                reached = _find_reachable(head, self._next)
+                reached = find_reachable(head, self._next)
                 counts.update(node_id for node_id in reached if not self._next(node_id))
             required = min(2, len(self.heads))
             common = {node_id for node_id, count in counts.items() if count >= required}
@@ -262,7 +263,7 @@ class _JoinSearch:
         branches: dict[str, frozenset[str]] = {}
         owners: dict[str, str] = {}  # node -> the head of the branch that contains it
         for head in self.heads:
-            branch = _find_reachable(head, self._next, join)
+            branch = find_reachable(head, self._next, join)
 
             # Branches run in parallel, so no node may be part of two of them.
             shared = [node_id for node_id in branch if node_id in owners]
@@ -305,7 +306,7 @@ class _JoinSearch:
 
     def _explain_missing_join(self) -> str:
         for head in self.heads:
-            branch = _find_reachable(head, self._next)
+            branch = find_reachable(head, self._next)
             for node_id in branch:
                 edge = self.edges.get(node_id)
                 if isinstance(edge, Condition) and edge.mappings is None:
@@ -325,7 +326,7 @@ def _explain_edge_between(head: str, other: str) -> str:
     return f"the branch {head!r} leads to {other!r}, which is a branch itself; remove one of the two edges"
 
 
-def _find_reachable(
+def find_reachable(
     start: str,
     following: Callable[[str], Sequence[str]],
     join: str = END,

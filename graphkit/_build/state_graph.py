@@ -10,7 +10,7 @@ import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeAlias, Unpack, overload
 
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._compiled import CompiledGraph
@@ -18,13 +18,14 @@ from graphkit._diagram import GraphRepresentation, draw
 from graphkit._options import check_count, check_executor, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.schema import DataclassSchema, StateSchema, find_application_types, is_pydantic_model, read_channels
+from graphkit._plan.schema import DataclassSchema, StateSchema, read_channels
 from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, HookKind, Node, StateItems, parse_node_id
 from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import Command
 from graphkit._values.channels import Channel
-from graphkit._values.frozen import private_copy
+from graphkit._values.codec.type_registry import find_application_types
+from graphkit._values.frozen import is_pydantic_model, private_copy
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
 from graphkit._wording import name_type, suggest
 from graphkit.errors import GraphStateError
@@ -32,49 +33,21 @@ from graphkit.errors import GraphStateError
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-# The functions of a graph as type checkers see them: the actions of nodes, and the conditions of edges. The
-# names are those of langgraph4j's interfaces. Each function may be synchronous or asynchronous. It may take
-# the config as its second argument.
+# The functions of a graph as type checkers see them; the names are those of langgraph4j's interfaces. Each
+# function may be synchronous or asynchronous.
 
-StateT_contra = TypeVar("StateT_contra", contravariant=True)
 Update: TypeAlias = Mapping[str, Any] | StateT | Command | None
 """What a node returns: a mapping of updates, an object of the schema, a Command, or None for no update."""
 ActionResult: TypeAlias = Update[StateT] | Awaitable[Update[StateT]] | Iterator[Any] | AsyncIterator[Any]
 """What the call of an action returns: an update, an awaitable of one, or chunks."""
 
 
-class NodeAction(Protocol[StateT]):
-    """A node that takes the state."""
-
-    def __call__(self, state: StateT, /) -> ActionResult[StateT]:
-        """Return the update."""
-
-
-class NodeActionWithConfig(Protocol[StateT]):
-    """A node that takes the state and the config of its run."""
-
-    def __call__(self, state: StateT, config: RunnableConfig, /) -> ActionResult[StateT]:
-        """Return the update."""
-
-
-class EdgeAction(Protocol[StateT_contra]):
-    """A condition that takes the state."""
-
-    def __call__(self, state: StateT_contra, /) -> Any:
-        """Return a key of the mappings, a Command, or an awaitable of either."""
-
-
-class EdgeActionWithConfig(Protocol[StateT_contra]):
-    """A condition that takes the state and the config of its run."""
-
-    def __call__(self, state: StateT_contra, config: RunnableConfig, /) -> Any:
-        """Return a key of the mappings, a Command, or an awaitable of either."""
-
-
-AnyNodeAction: TypeAlias = NodeAction[StateT] | NodeActionWithConfig[StateT]
-AnyEdgeAction: TypeAlias = EdgeAction[StateT] | EdgeActionWithConfig[StateT]
-
-
+NodeAction: TypeAlias = (
+    Callable[[StateT], ActionResult[StateT]] | Callable[[StateT, RunnableConfig], ActionResult[StateT]]
+)
+"""A node: takes the state, or the state and the config of its run."""
+EdgeAction: TypeAlias = Callable[[StateT], Any] | Callable[[StateT, RunnableConfig], Any]
+"""A condition: returns a key of the mappings, a Command, or an awaitable of either."""
 Function = Callable[..., Any]
 
 
@@ -139,33 +112,10 @@ class StateGraph(JavaNames, Generic[StateT]):
 
     # Nodes
 
-    @overload
     def add_node(
         self,
-        id: str,
-        action: AnyNodeAction[StateT] | StateGraph[Any] | CompiledGraph[Any],
-        *,
-        retry: RetryPolicy | None = None,
-        executor: Executor | None = None,
-        timeout: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        destinations: Iterable[str] = (),
-    ) -> Self: ...
-    @overload
-    def add_node(
-        self,
-        id: AnyNodeAction[StateT],
-        *,
-        retry: RetryPolicy | None = None,
-        executor: Executor | None = None,
-        timeout: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        destinations: Iterable[str] = (),
-    ) -> Self: ...
-    def add_node(
-        self,
-        id: Any,
-        action: Any = None,
+        id: str | NodeAction[StateT],
+        action: NodeAction[StateT] | StateGraph[Any] | CompiledGraph[Any] | None = None,
         *,
         retry: RetryPolicy | None = None,
         executor: Executor | None = None,
@@ -195,9 +145,9 @@ class StateGraph(JavaNames, Generic[StateT]):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
-        name = id
-        if action is None and callable(id):
-            action = id
+        name: Any = id
+        if action is None and callable(name):
+            action = name
             name = _name_of(id)
         if isinstance(destinations, str) or not isinstance(destinations, Iterable):
             raise GraphStateError(f"the destinations of node {name!r} must be a list of node ids, not {destinations!r}")
@@ -212,7 +162,8 @@ class StateGraph(JavaNames, Generic[StateT]):
                 )
             node_id = self._parse_new_id(name)
             if isinstance(action, CompiledGraph):
-                return self._add(Node(id=node_id, graph=action, metadata=dict(metadata or {})))
+                self._definition.nodes[node_id] = Node(id=node_id, graph=action, metadata=dict(metadata or {}))
+                return self
             self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
             child = action._definition.copy(metadata or {})  # noqa: SLF001 - the same class
             self._definition.nodes[node_id] = check_subgraph(node_id, child)
@@ -228,7 +179,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             destinations=targets,
         )
 
-    def add_sequence(self, nodes: Iterable[AnyNodeAction[StateT] | tuple[str, AnyNodeAction[StateT]]]) -> Self:
+    def add_sequence(self, nodes: Iterable[NodeAction[StateT] | tuple[str, NodeAction[StateT]]]) -> Self:
         """Add nodes that run one after the other: each one has an edge to the next.
 
         Args:
@@ -361,7 +312,7 @@ class StateGraph(JavaNames, Generic[StateT]):
     def add_conditional_edges(
         self,
         source: str,
-        condition: AnyEdgeAction[StateT],
+        condition: EdgeAction[StateT],
         mappings: Mapping[Any, str] | Sequence[str] | None = None,
     ) -> Self:
         """Add an edge from a node (or START) to the node (or END) that a condition selects.
@@ -528,10 +479,6 @@ class StateGraph(JavaNames, Generic[StateT]):
             raise GraphStateError(f"a node with id {node_id!r} already exists")
         return node_id
 
-    def _add(self, node: Node) -> Self:
-        self._definition.nodes[node.id] = node
-        return self
-
     def _add_action(
         self,
         node_id: str,
@@ -554,19 +501,18 @@ class StateGraph(JavaNames, Generic[StateT]):
             check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
         check_executor(f"the executor of node {node_id!r}", executor, GraphStateError)
         interrupt = getattr(action, "interrupt", None)
-        return self._add(
-            Node(
-                id=node_id,
-                action=call,
-                interrupt_call=Call(interrupt) if callable(interrupt) else None,
-                retry=retry,
-                timeout=timeout,
-                executor=executor,
-                metadata=dict(metadata or {}),
-                destinations=destinations,
-                **of_map,
-            )
+        self._definition.nodes[node_id] = Node(
+            id=node_id,
+            action=call,
+            interrupt_call=Call(interrupt) if callable(interrupt) else None,
+            retry=retry,
+            timeout=timeout,
+            executor=executor,
+            metadata=dict(metadata or {}),
+            destinations=destinations,
+            **of_map,
         )
+        return self
 
     def _add_hook(
         self, hooks: list[Hook], kind: HookKind, node_id: str | Function | None, hook: Function | None

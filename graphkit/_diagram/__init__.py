@@ -67,12 +67,12 @@ def draw(
     """
     # Few runs draw, and every import of graphkit would pay for these.
     from graphkit._diagram.layout import DiagramModel, NameAllocator
-    from graphkit._diagram.writers import MermaidWriter, PlantUmlWriter, TextWriter
+    from graphkit._diagram.writers import MermaidWriter, PlantUmlWriter, iter_text_lines
 
     syntax = GraphRepresentation.Type(type)
     model = DiagramModel(graph, names=NameAllocator(), path=path, current=current)
     if syntax is GraphRepresentation.Type.TEXT:
-        lines = TextWriter().iter_lines(model, title)
+        lines = iter_text_lines(model, title)
     else:
         writer = MermaidWriter() if syntax is GraphRepresentation.Type.MERMAID else PlantUmlWriter()
         lines = writer.iter_lines(model, title, conditions=print_conditional_edges)

@@ -196,34 +196,29 @@ _STEP_HEIGHT: Final = 1 + _BOX_HEIGHT
 _ANYWHERE: Final = "(decided at run time)"
 
 
-@final
-class TextWriter:
-    """Writes boxes, one below the other, with the edges between neighbours as lines.
+def iter_text_lines(model: DiagramModel, title: str | None) -> Iterator[str]:
+    """Yield boxes, one below the other, with the edges between neighbours as lines.
 
     Other edges are listed below their source, with the name of their target. The branches of a fork
     stand side by side if each is a chain of nodes. A subgraph is a box, and drawn on its own below.
+
+    Args:
+        model: the graph.
+        title: None: no title.
     """
-
-    def iter_lines(self, model: DiagramModel, title: str | None) -> Iterator[str]:
-        """Yield the lines of a diagram.
-
-        Args:
-            model: the graph.
-            title: None: no title.
-        """
-        if title is not None:
-            yield _escape(title)
-            yield ""
-        drawing = _Drawing(model)
-        yield from drawing.draw()
-        for subgraph in model.subgraphs:
-            yield ""
-            yield f"{_escape(subgraph.label)}:"
-            for line in self.iter_lines(subgraph, None):
-                yield f"  {line}".rstrip()
-        if title is not None and any(box.is_passed or box.is_current for box in drawing.boxes.values()):
-            yield ""
-            yield "✓ has run  ▶ is next"
+    if title is not None:
+        yield _escape(title)
+        yield ""
+    drawing = _Drawing(model)
+    yield from drawing.draw()
+    for subgraph in model.subgraphs:
+        yield ""
+        yield f"{_escape(subgraph.label)}:"
+        for line in iter_text_lines(subgraph, None):
+            yield f"  {line}".rstrip()
+    if title is not None and any(box.is_passed or box.is_current for box in drawing.boxes.values()):
+        yield ""
+        yield "✓ has run  ▶ is next"
 
 
 class _Border(NamedTuple):
@@ -270,13 +265,6 @@ def _make_box(label: str, border: _Border, part: Shape | DiagramModel) -> _Box:
     return _Box(_escape(label), border, part.is_passed, part.is_current)
 
 
-class _Fork(NamedTuple):
-    """Branches that are drawn side by side: chains of nodes that meet in one node."""
-
-    chains: Sequence[Sequence[str]]
-    join: str
-
-
 class _Drawing:
     """The boxes of one graph, drawn on a grid whose column 0 is the centre of the boxes."""
 
@@ -315,10 +303,10 @@ class _Drawing:
         while waiting:
             name = waiting.pop(0)
             self._add_box(name, 0, self._new_rows(_BOX_HEIGHT))
-            fork = self._find_fork(name, waiting)
-            if fork is not None:
-                self._add_fork(name, fork)
-                drawn = {node for chain in fork.chains for node in chain}
+            chains = self._find_chains(name, waiting)
+            if chains:
+                self._add_fork(name, chains)
+                drawn = {node for chain in chains for node in chain}
                 waiting = [node for node in waiting if node not in drawn]
             else:
                 self._add_arrows(name, waiting)
@@ -407,11 +395,14 @@ class _Drawing:
             line = "┆" if arrow.is_dotted else "│"
             self._write(self._new_rows(1), 0, f"{line} {_escape(arrow.text)}")
 
-    def _find_fork(self, name: str, following: Sequence[str]) -> _Fork | None:
-        """Return the branches that begin at a node, if they can be drawn side by side."""
+    def _find_chains(self, name: str, following: Sequence[str]) -> list[list[str]]:
+        """Return the branches that begin at a node: chains of nodes that meet in one node.
+
+        None of them if they cannot be drawn side by side.
+        """
         arrows = self._arrows[name]
         if len(arrows) <= 1 or any(arrow.is_dotted for arrow in arrows):
-            return None
+            return []
         chains: list[list[str]] = []
         for arrow in arrows:
             # The nodes from the head on that have one way in and one plain way out.
@@ -424,25 +415,22 @@ class _Drawing:
                 chain.append(node)
                 node = way_out.target
             if not chain:
-                return None
+                return []
             chains.append(chain)
-        joins = [self._arrows[chain[-1]][0].target for chain in chains]
         drawn = {node for chain in chains for node in chain}
         if not drawn.issubset(following):
-            return None
+            return []
         below = next((node for node in following if node not in drawn), None)
-        if any(join != below for join in joins):
-            return None
+        if any(self._arrows[chain[-1]][0].target != below for chain in chains):
+            return []
         width = sum(map(self._width_of, chains)) + _GAP * (len(chains) - 1)
-        if width > _MAX_WIDTH:
-            return None
-        return _Fork(chains, joins[0])
+        return chains if width <= _MAX_WIDTH else []
 
     def _width_of(self, chain: Sequence[str]) -> int:
         return max(self.boxes[name].width for name in chain)
 
-    def _add_fork(self, source: str, fork: _Fork) -> None:
-        widths = [self._width_of(chain) for chain in fork.chains]
+    def _add_fork(self, source: str, chains: Sequence[Sequence[str]]) -> None:
+        widths = [self._width_of(chain) for chain in chains]
         left = -((sum(widths) + _GAP * (len(widths) - 1)) // 2)
         centres: list[int] = []
         for width in widths:
@@ -452,9 +440,9 @@ class _Drawing:
         # A step of the run takes all branches at once, so that the first arrow has the numbers of all.
         self._add_line(self._arrows[source][0])
         self._add_bus(centres, _SPLIT, "┴")
-        height = _STEP_HEIGHT * max(map(len, fork.chains))
+        height = _STEP_HEIGHT * max(map(len, chains))
         top = self._new_rows(height)
-        for chain, centre in zip(fork.chains, centres, strict=True):
+        for chain, centre in zip(chains, centres, strict=True):
             row = top
             for name in chain:
                 self._write(row, centre, "▼")
@@ -463,7 +451,7 @@ class _Drawing:
             for below in range(row, top + height):
                 self._write(below, centre, "│")
         self._add_bus(centres, _MERGE, "┬")
-        self._add_line(self._arrows[fork.chains[0][-1]][0])
+        self._add_line(self._arrows[chains[0][-1]][0])
         self._write(self._new_rows(1), 0, "▼")
 
     def _add_bus(self, centres: Sequence[int], corners: tuple[str, str, str], middle: str) -> None:

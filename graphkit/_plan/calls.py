@@ -36,9 +36,10 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
 from graphkit._plan.topology import Call
-from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext
+from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext, post_event
 from graphkit._records.output import Command
 from graphkit._to_thread import JobThread, Thunk, finish_in_thread, unwrap_outcome
+from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
@@ -73,25 +74,39 @@ def next_chunk(chunks: Iterator[Any]) -> Any:
         return Ended(end.value)
 
 
+@final
 class Attempts:
     """The attempts of one call: a context manager that is entered for each of them.
 
-    There is only one, unless a subclass decides otherwise.
+    There is only one without a policy. With one, the observers hear of each attempt that failed.
     """
 
-    delay = 0.0
-    """Seconds to wait before the next attempt."""
-
-    def start_another(self, _error: BaseException) -> bool:
-        """Return whether another attempt follows one that has failed."""
-        return False
+    def __init__(self, policy: RetryPolicy | None = None) -> None:
+        self.policy = policy
+        self.number = 1
+        self.delay = 0.0
+        """Seconds to wait before the next attempt."""
 
     def __enter__(self) -> None:
         """Start an attempt."""
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
         """End an attempt, and swallow its error if another follows."""
-        return error is not None and self.start_another(error)
+        policy = self.policy
+        if error is None or policy is None or not policy.covers(error):
+            return False
+        data: dict[str, Any] = {
+            "attempt": self.number,
+            "error_type": type(error).__name__,
+            "error": message_of(error),
+        }
+        if self.number >= policy.max_attempts:
+            post_event("retry.exhausted", data)
+            return False
+        self.delay = policy.delay_after(self.number)
+        post_event("retry.attempt", {**data, "delay": self.delay})
+        self.number += 1
+        return True
 
 
 ONCE: Final = Attempts()

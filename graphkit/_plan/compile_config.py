@@ -350,9 +350,8 @@ class Program:
 
 def program_of(node: Node) -> Program:
     """Return the program of a node that is a graph."""
-    graph: Any = node.graph  # a CompiledGraph, whose module is above this one
-    program: Program = graph.program
-    return program
+    assert node.graph is not None
+    return node.graph.program
 
 
 def find_programs(program: Program, namespace: str) -> list[Program] | None:

@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from graphkit._plan.schema import StateSchema, find_application_types, make_state_class, read_channel, with_default
+from graphkit._plan.schema import StateSchema, make_state_class, read_channel, with_default
 from graphkit._values.channels import REMOVE, RESET, AppenderChannel, Channel, Marker
+from graphkit._values.codec.type_registry import find_application_types
 from graphkit._values.frozen import FrozenDict, private_copy
-from graphkit._values.state import SET, merge
+from graphkit._values.state import Changes, merge
 from graphkit.errors import GraphStateError
 
 
@@ -124,7 +125,7 @@ class PydanticSchema(StateSchema):
             checked[name] = self._validate_assignment(merged, name, value)
 
         result, later_ops = merge(merged, checked, {})
-        return result, _combine_ops(ops, later_ops)
+        return result, Changes(data, ops).compose(later_ops).ops
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """Return the state of another graph as a first state of this one, validated as a whole."""
@@ -191,7 +192,7 @@ class PydanticSchema(StateSchema):
                 corrections[name] = REMOVE  # a model that ignores extra keys drops it
 
         result, later_ops = merge(merged, corrections, {})
-        return result, _combine_ops(ops, later_ops)
+        return result, Changes(data, ops).compose(later_ops).ops
 
     def _resolve_marker(self, name: str, value: Any) -> Any:
         """Return the value that RESET, or None for a field with a reducer, stands for.
@@ -252,15 +253,3 @@ class PydanticSchema(StateSchema):
         instance = self.model.model_construct(**data)
         self.model.__pydantic_validator__.validate_assignment(instance, name, value)
         return getattr(instance, name)
-
-
-def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]:
-    """Return what two merges changed, one after the other; see `Changes.ops`.
-
-    A list that grew in the later merge counts as a new value, because the length in its op refers
-    to the state between the two merges.
-    """
-    combined = dict(first)
-    for key, op in later.items():
-        combined[key] = SET if op >= 0 else op
-    return combined

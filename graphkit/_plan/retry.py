@@ -14,8 +14,6 @@ from typing import Any, Self, final
 from graphkit._options import check_function
 from graphkit._plan.calls import Attempts, run_again
 from graphkit._public_names import JavaNames
-from graphkit._records.context import post_event
-from graphkit._wording import message_of
 from graphkit.errors import InterruptExpiredError
 
 Retryable = type[Exception] | Callable[[Exception], bool]
@@ -166,33 +164,7 @@ class RetryHook:
 
     def __call__(self, node_id: str, state: Any, config: Any, call: Callable[[], Any]) -> Any:  # noqa: ARG002 - a hook's
         """Run the call, and run it again as the policy says."""
-        return run_again(call, _RetriedAttempts(self.policy))
-
-
-@final
-class _RetriedAttempts(Attempts):
-    """The attempts that a policy allows; reports each failed one to the observers."""
-
-    def __init__(self, policy: RetryPolicy) -> None:
-        self.policy = policy
-        self.number = 1
-
-    def start_another(self, error: BaseException) -> bool:
-        """Report a failed attempt; return whether another follows after `delay` seconds."""
-        if not self.policy.covers(error):
-            return False
-        data: dict[str, Any] = {
-            "attempt": self.number,
-            "error_type": type(error).__name__,
-            "error": message_of(error),
-        }
-        if self.number >= self.policy.max_attempts:
-            post_event("retry.exhausted", data)
-            return False
-        self.delay = self.policy.delay_after(self.number)
-        post_event("retry.attempt", {**data, "delay": self.delay})
-        self.number += 1
-        return True
+        return run_again(call, Attempts(self.policy))
 
 
 def _check_number(name: str, value: Any, *, minimum: float) -> None:

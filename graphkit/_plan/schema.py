@@ -5,25 +5,23 @@ from __future__ import annotations
 import collections.abc as abstract
 import dataclasses
 import inspect
-import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from enum import Enum
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from graphkit._values.channels import REMOVE, Channel
-from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.codec.type_registry import find_application_types
+from graphkit._values.frozen import FrozenDict, freeze, is_pydantic_model
 from graphkit._values.state import AgentState, StateSerializer, merge
 from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from pydantic import BaseModel
 
 _EMPTY: Final = FrozenDict()
 
@@ -336,24 +334,6 @@ def with_default(channel: Channel, default: Callable[[], Any]) -> Channel:
         channel = copy(channel)  # the same one may be in the annotation of another field
         channel.default = default
     return channel
-
-
-def find_application_types(annotations: Iterable[Any]) -> Iterator[type]:
-    """Yield the Enum, dataclass, NamedTuple and pydantic classes in annotations, at any depth."""
-    for annotation in annotations:
-        if not isinstance(annotation, type) or typing.get_origin(annotation) is not None:
-            yield from find_application_types(typing.get_args(annotation))
-            continue
-        is_record = issubclass(annotation, Enum) or hasattr(annotation, "__dataclass_fields__")
-        is_named_tuple = issubclass(annotation, tuple) and hasattr(annotation, "_fields")
-        if is_record or is_named_tuple or is_pydantic_model(annotation):
-            yield annotation
-
-
-def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
-    """Return whether a class is a pydantic model, without importing pydantic."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
 def _strip_required(hint: Any) -> Any:

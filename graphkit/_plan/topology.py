@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
@@ -16,6 +16,7 @@ from graphkit.errors import GraphStateError
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from graphkit._compiled import CompiledGraph
     from graphkit._plan.retry import RetryPolicy
 
 
@@ -101,15 +102,6 @@ class Call:
         return self.function(argument)
 
 
-class NestedGraph(Protocol):
-    """A compiled graph, as the node that runs it sees it."""
-
-    @property
-    def topology(self) -> Topology:
-        """Its topology."""
-        ...
-
-
 @final
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Node:
@@ -118,7 +110,7 @@ class Node:
     id: str
     action: Call | None = None
     """The function to run; in a Topology, wrapped in the wrap hooks, retries and timeout."""
-    graph: NestedGraph | None = None
+    graph: CompiledGraph[Any] | None = None
     """The compiled graph to run instead of an action."""
     interrupt_call: Call | None = None
     """The `interrupt` method of an InterruptableAction, called before the action."""
@@ -373,6 +365,11 @@ def find_problems(
         edges: by source.
         stops: (option, node id) pairs, for options of the graph that name nodes.
     """
+
+    def find_unknown(what: str, targets: Iterable[str]) -> list[str]:
+        unknown = [target for target in targets if target != END and target not in nodes]
+        return [f"{what} {describe_unknown_node(target, nodes)}" for target in unknown]
+
     problems: list[str] = []
     if START not in edges:
         problems.append("the graph has no entry point: add_edge(START, ...)")
@@ -380,28 +377,17 @@ def find_problems(
         if source != START and source not in nodes:
             problems.append(f"an edge leaves {describe_unknown_node(source, nodes)}")
         if isinstance(edge, Condition):
-            problems += [
-                f"the conditional edge of {source!r} maps {key!r} to {describe_unknown_node(target, nodes)}"
-                for key, target in (edge.mappings or {}).items()
-                if _is_unknown(target, nodes)
-            ]
+            for key, target in (edge.mappings or {}).items():
+                problems += find_unknown(f"the conditional edge of {source!r} maps {key!r} to", [target])
             continue
-        problems += [
-            f"the edge of {source!r} leads to {describe_unknown_node(target, nodes)}"
-            for target in dict.fromkeys(edge)
-            if _is_unknown(target, nodes)
-        ]
+        problems += find_unknown(f"the edge of {source!r} leads to", dict.fromkeys(edge))
         repeated = sorted({target for target in edge if edge.count(target) > 1})
         if repeated:
             names = ", ".join(map(repr, repeated))
             problems.append(f"the edges of {source!r} lead to {names} more than once")
 
     for node in nodes.values():
-        problems += [
-            f"a destination of {node.id!r} is {describe_unknown_node(target, nodes)}"
-            for target in node.destinations
-            if _is_unknown(target, nodes)
-        ]
+        problems += find_unknown(f"a destination of {node.id!r} is", node.destinations)
 
     for option, node_id in stops:
         if node_id not in nodes:
@@ -417,10 +403,6 @@ def describe_unknown_node(node_id: object, nodes: Iterable[str]) -> str:
     if node_id == "*":
         return f"{reason}; list the nodes"
     return reason + suggest(str(node_id), [*nodes])
-
-
-def _is_unknown(target: str, nodes: Mapping[str, Node]) -> bool:
-    return target != END and target not in nodes
 
 
 def takes_argument(function: Callable[..., Any], position: int, name: str) -> bool:
@@ -458,9 +440,7 @@ def _find_asynchronous(topology: Topology) -> list[str]:
             names += [f"{node.id}/{name}" for name in inner]
 
     for source, edge in topology.edges.items():
-        if not isinstance(edge, Condition):
-            continue
-        if _has_async_call(edge, edge.call):
+        if isinstance(edge, Condition) and _has_async_call(edge, edge.call):
             names.append(source)
     return names
 

@@ -36,7 +36,10 @@ from datetime import date, time
 from enum import Enum
 from operator import attrgetter, is_
 from types import NoneType
-from typing import Any, ClassVar, Final, Never, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Never, TypeGuard, final, overload
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 PLAIN: Final = 0
 VALUE: Final = 1
@@ -192,10 +195,9 @@ class FrozenSet(set[Any]):
     __ior__ = __iand__ = __isub__ = __ixor__ = _no_set
 
 
-_FROZEN: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
-CONTAINERS: Final = _FROZEN
-"""The classes whose length `check_size` can check."""
-_ALREADY_FROZEN: Final = NATIVE_SCALARS | _FROZEN
+CONTAINERS: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
+"""The frozen classes, whose length `check_size` can check."""
+_ALREADY_FROZEN: Final = NATIVE_SCALARS | CONTAINERS
 _KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
 
@@ -290,7 +292,7 @@ def kind_of(value: object) -> int:
     cls = type(value)
     if cls in NATIVE_SCALARS:
         return PLAIN
-    if cls in _FROZEN:
+    if cls in CONTAINERS:
         return value.kind  # type: ignore[attr-defined, no-any-return]
     if isinstance(value, tuple):
         return max(VALUE, _kind_of_all(value))
@@ -409,14 +411,19 @@ def _is_mutable(value: Any) -> bool:
         from dataclasses import fields
 
         return any(kind_of(getattr(value, field.name, None)) == PRIVATE for field in fields(value))
-    pydantic = sys.modules.get("pydantic")  # imported by the application if it has a model
-    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+    if is_pydantic_model(cls):
         return True
     for module_name, class_names in _MUTABLE_MODULES.items():
         module = sys.modules.get(module_name)
         if module is not None and isinstance(value, tuple(getattr(module, name) for name in class_names)):
             return True
     return False
+
+
+def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
+    """Return whether a class is a pydantic model, without importing pydantic."""
+    pydantic = sys.modules.get("pydantic")  # imported by the application if it has a model
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
 
 
 # Values as JSON for people and scripts, without their types. `export` keeps every type.

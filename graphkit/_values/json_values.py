@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._values.codec import Codec, find_value_types
+from graphkit._values.codec import Codec
 from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
-from graphkit.errors import CheckpointSerializationError
 
 _PACKED: Final = "$packed"
 _INT_BITS: Final = 10_000
@@ -32,11 +31,9 @@ class JsonValueCodec:
 
         Args:
             types: the types that values hold.
-            learns_types: register the type of a value when the value is packed. For values that are
-                compared and not stored.
+            learns_types: as for a Codec.
         """
-        self._codec = Codec(types)
-        self._learns_types = learns_types
+        self._codec = Codec(types, learns_types=learns_types)
 
     def encode(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
         """Convert a value to JSON types; pack what JSON cannot hold exactly.
@@ -63,7 +60,7 @@ class JsonValueCodec:
         is_object = isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value)
         if levels and is_object:
             return {key: self.encode(item, f"{path}.{key}", levels - 1) for key, item in value.items()}
-        data = self._pack(value, path)
+        data = self._codec.pack(value, path)
         packed = {_PACKED: base64.b64encode(data).decode()}
         if isinstance(value, _WITH_TEXT):
             packed["text"] = str(value)
@@ -87,19 +84,8 @@ class JsonValueCodec:
             CheckpointSerializationError: a value has a type that is not registered.
         """
         if isinstance(value, list):
-            data = self._pack(value, path, are_items=True)
-            return PackedValue(data, length=len(value))
-        return PackedValue(self._pack(value, path))
-
-    def _pack(self, value: Any, path: str, *, are_items: bool = False) -> bytes:
-        pack = self._codec.pack_items if are_items else self._codec.pack
-        try:
-            return pack(value, path)
-        except CheckpointSerializationError:
-            if not self._learns_types:
-                raise
-            self._codec.register(*find_value_types(value))
-            return pack(value, path)
+            return PackedValue(self._codec.pack_items(value, path), length=len(value))
+        return PackedValue(self._codec.pack(value, path))
 
 
 def format_line(data: Any) -> str:
@@ -165,49 +151,42 @@ class StateDiffer:
         ops: Mapping[str, int] = dict.fromkeys(state, SET)
         if changes is not None and changes.base is before:
             ops = changes.ops
-        change: dict[str, Any] = {}
+        # In a fixed order: equal changes must be equal lines.
+        change: dict[str, Any] = {"set": {}, "extend": {}}
         for key, value in state.items():
             if key in ops:
                 self._compare(change, key, value, ops[key])
-        dropped = [key for key in before if key not in state]
-        if dropped:
-            change["drop"] = dropped
+        change["drop"] = [key for key in before if key not in state]
+        for key in change["drop"]:
+            self._packed.pop(key, None)
         kept = [key for key in before if key in state]
         added = [key for key in state if key not in before]
         if [*kept, *added] != list(state):
             change["order"] = list(state)
-        for key in dropped:
-            self._packed.pop(key, None)
         self._state = state
-        # In a fixed order: equal changes must be equal lines.
-        names = ("set", "extend", "drop", "order")
-        return {name: change[name] for name in names if name in change}
+        return {name: part for name, part in change.items() if part}
 
     def _compare(self, change: dict[str, Any], key: str, value: Any, op: int) -> None:
         """Add to a change what happened to one key."""
         old = self._state.get(key)
-        is_extended = op >= 0 and isinstance(old, list) and len(old) == op
-        if is_extended:
+        if op >= 0 and isinstance(old, list) and len(old) == op:
             self._packed.pop(key, None)
-            self._extend(change, key, value, op)
-            return
-        new_packed = self._values.pack(value, key)
-        old_packed = self._packed.get(key)
-        if old_packed is None and key in self._state:
-            old_packed = self._values.pack(old, key)
-        self._packed[key] = new_packed
-        if new_packed == old_packed:
-            return
-        prefix = new_packed.length_of_prefix(old_packed)
-        if prefix is None:
-            change.setdefault("set", {})[key] = self._values.encode(value, key)
+            prefix: int | None = op
         else:
-            self._extend(change, key, value, prefix)
-
-    def _extend(self, change: dict[str, Any], key: str, value: Sequence[Any], start: int) -> None:
-        appended = [self._values.encode(item, key) for item in value[start:]]
+            new_packed = self._values.pack(value, key)
+            old_packed = self._packed.get(key)
+            if old_packed is None and key in self._state:
+                old_packed = self._values.pack(old, key)
+            self._packed[key] = new_packed
+            if new_packed == old_packed:
+                return
+            prefix = new_packed.length_of_prefix(old_packed)
+        if prefix is None:
+            change["set"][key] = self._values.encode(value, key)
+            return
+        appended = [self._values.encode(item, key) for item in value[prefix:]]
         if appended:
-            change.setdefault("extend", {})[key] = appended
+            change["extend"][key] = appended
 
 
 def apply_change(values: JsonValueCodec, before: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

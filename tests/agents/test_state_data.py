@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import make_dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -61,6 +62,14 @@ def test_a_state_of_a_run_is_accepted():
 def test_a_value_that_cannot_be_stored_is_refused_with_its_path(write):
     with pytest.raises(CheckpointSerializationError, match=r"a\[0\]"):
         write({"a": [object()]})
+
+
+@pytest.mark.parametrize("write", [StateSerializer.serialize, StateSerializer.to_json])
+def test_two_classes_of_one_name_are_refused_with_the_path(write):
+    first, second = (make_dataclass("Item", [("number", int)], namespace={"__module__": "shop"}) for _ in range(2))
+    assert write({"a": [first(1), first(2)]})
+    with pytest.raises(CheckpointSerializationError, match=r"a\[1\].*two classes are called 'shop.Item'"):
+        write({"a": [first(1), second(2)]})
 
 
 def test_a_type_that_the_reader_does_not_name_is_refused():

@@ -217,6 +217,11 @@ def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
     )
 
 
+def test_end_among_the_targets_of_a_fork_is_no_way_to_end(graph):
+    connect(graph.add_node("b", node), "a>b,END b>a")
+    assert find_problems(graph) == ("END cannot be reached from START, so no run can end: add_edge(..., END)",)
+
+
 def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
     graph.add_node("b", node).add_edge(START, "b").add_edge("b", END)
     assert graph.compile().topology.forks["__PARALLEL__(__START__)"].join == END

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
+from typing import Annotated, Any, Generic, NamedTuple, NotRequired, Required, TypedDict, TypeVar
 
 import pytest
 
@@ -147,6 +147,29 @@ def test_the_types_of_a_schema_come_back_from_a_saver():
     given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
     run(Rich, given, saver=saver)
     assert dict(saver.get(CONFIG).state) == given
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    content: T
+
+
+@dataclass
+class Refusal(Exception):
+    reason: str = ""
+
+
+class Delivery(TypedDict):
+    box: Box[Colour]
+    refusal: Annotated[Refusal, Channels.transient()]
+
+
+def test_a_generic_type_of_a_schema_is_registered_and_one_that_cannot_be_stored_is_not():
+    given = {"box": Box(Colour.RED), "refusal": Refusal("no")}
+    assert run(Delivery, given, saver=MemorySaver()) == {"box": Box(Colour.RED)}
 
 
 def test_a_state_factory_makes_what_nodes_see():

@@ -6,11 +6,10 @@ converts them to trees of msgpack types, and a Reader, whose hooks convert them 
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Flag
-from types import MappingProxyType, NoneType
+from types import NoneType
 from typing import Any, Final, NoReturn, final
 
 from msgpack import Packer, packb, unpackb
@@ -40,7 +39,6 @@ from graphkit._values.codec.type_registry import (
     explain_ambiguous,
     explain_refusal,
     explain_unknown,
-    flavour_of,
     type_name,
 )
 from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet, kind_of
@@ -60,16 +58,16 @@ _SETS: Final = frozenset({set, frozenset, FrozenSet})
 class Writer:
     """Converts a value to a tree of msgpack types and ext types. Plain parts stay as they are."""
 
-    __slots__ = ("_by_type", "_checks_scalars", "_open_records")
+    __slots__ = ("_checks_scalars", "_find_type", "_open_records")
 
-    def __init__(self, by_type: dict[type, ApplicationType], *, checks_scalars: bool) -> None:
+    def __init__(self, find_type: Callable[[type], ApplicationType | None], *, checks_scalars: bool) -> None:
         """Make a writer.
 
         Args:
-            by_type: the registered types.
+            find_type: returns the application type of a class; None if it may not be stored as one.
             checks_scalars: whether to check each int and str, after msgpack refused one of them.
         """
-        self._by_type = by_type
+        self._find_type = find_type
         self._checks_scalars = checks_scalars
         # The reader thaws the content of a record by recursion, so its depth must be limited here:
         # inside a record the writer walks plain containers, too.
@@ -91,21 +89,21 @@ class Writer:
         if cls in PLAIN_CONTAINERS and value.kind == PLAIN and not self._checks_scalars and not self._open_records:
             return value
         if levels <= 0:
-            raise UnstorableError(value, f"it is nested more than {MAX_DEPTH} levels deep")
+            raise UnstorableError(cls, f"it is nested more than {MAX_DEPTH} levels deep")
         if cls is FrozenList or cls is list:
             return self._build_items(value, levels - 1)
         if cls is FrozenDict or cls is dict:
             return self._build_mapping(value, levels - 1)
         if cls is tuple:
             return [MARKS[TUPLE], *self._build_items(value, levels - 1)]
-        entry = self._by_type.get(cls)
+        entry = self._find_type(cls)
         if entry is not None:
             return self._build_record(entry, value, levels - 2)  # an array, and the dict of fields in it
         if cls in _SETS:
             return self._build_set(value, levels - 1)
         encode = find_encoder(cls)
         if encode is None:
-            raise UnstorableError(value, explain_refusal(cls))
+            raise UnstorableError(cls, explain_refusal(cls))
         return encode(value)
 
     def _build_items(self, values: Iterable[Any], levels: int) -> list[Any]:
@@ -132,16 +130,16 @@ class Writer:
                 refused.steps.append(_key_step(key))
                 raise
             return pairs
-        return self._build_values(mapping, levels, _key_step)
+        return self._build_values(mapping, levels)
 
-    def _build_values(self, mapping: Mapping[Any, Any], levels: int, step: Callable[[Any], str]) -> dict[Any, Any]:
+    def _build_values(self, mapping: Mapping[Any, Any], levels: int) -> dict[Any, Any]:
         values: dict[Any, Any] = {}
         key: Any = None
         try:
             for key, value in mapping.items():
                 values[key] = self.build_tree(value, levels)
         except UnstorableError as refused:
-            refused.steps.append(step(key))
+            refused.steps.append(_key_step(key))
             raise
         return values
 
@@ -163,11 +161,11 @@ class Writer:
         try:
             fields = entry.get_fields(value)
         except FieldsError as error:
-            raise UnstorableError(value, str(error)) from None
+            raise UnstorableError(entry.cls, str(error)) from None
         if entry.flavour == "namedtuple":
-            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels, _field_step)]
+            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels)]
         self._open_records += 1
-        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels, _field_step)]
+        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels)]
         if entry.flavour == "pydantic":
             tree[0] = MARKS[PYDANTIC]
             tree.append(sorted(value.__pydantic_fields_set__))
@@ -175,7 +173,7 @@ class Writer:
                 if part is None:
                     tree.append(None)
                 else:
-                    tree.append(self._build_values(part, levels, _field_step))
+                    tree.append(self._build_values(part, levels))
         self._open_records -= 1
         return tree
 
@@ -187,10 +185,6 @@ def _key_step(key: object) -> str:
     if len(text) > 60:  # noqa: PLR2004 - enough to find it
         text = f"{text[:57]}..."
     return f"[{text}]"
-
-
-def _field_step(name: str) -> str:
-    return f".{name}"
 
 
 @final
@@ -403,17 +397,24 @@ class Codec:
     Threads may share a codec; registering is atomic.
     """  # noqa: E501 - tables
 
-    __slots__ = ("_registry",)
+    __slots__ = ("_find_type", "_registry")
 
-    def __init__(self, types: Iterable[type] = ()) -> None:
-        """Make a codec for these application types, and those that their fields name."""
+    def __init__(self, types: Iterable[type] = (), *, learns_types: bool = False) -> None:
+        """Make a codec for these application types, and those that their fields name.
+
+        Args:
+            types: the types.
+            learns_types: register each further type when one of its objects is packed. Only a reader
+                that is told all the types can unpack the result.
+        """
         self._registry = TypeRegistry()
+        self._find_type = self._registry.learn if learns_types else self._registry.by_type.get
         self.register(*types)
 
     @property
     def types(self) -> Mapping[str, type]:
         """The registered types, by the names in stored data; a snapshot."""
-        return MappingProxyType(self._registry.list_types())
+        return self._registry.list_types()
 
     def register(self, *types: type) -> None:
         """Make application types storable, and those that their fields name. May be repeated.
@@ -490,18 +491,18 @@ class Codec:
     def pack_items(self, items: Sequence[object], path: str = "", start: int = 0) -> bytes:
         """Pack the items of a list without its header, for appending.
 
-        `array_header(n) + pack_items(items)` is exactly `pack` of the list of those n items.
+        After msgpack's header of an array of n items, they are exactly what `pack` makes of the list.
 
         Raises:
             CheckpointSerializationError: as `pack`; the path of an item is `path[start + index]`.
         """
-        header = len(array_header(len(items)))
         batch = items
         if type(batch) is not FrozenList:
             batch = FrozenList(items)
         try:
             if batch.kind == PLAIN:
-                return _packed(batch)[header:]
+                header = _PER_THREAD.packer.pack_array_header(len(batch))
+                return _packed(batch)[len(header) :]
         except _FALLBACK_ERRORS:
             pass
         packed = [self._pack_tree(item, f"{path}[{index}]") for index, item in enumerate(batch, start)]
@@ -514,23 +515,23 @@ class Codec:
         # Both give the same bytes for everything that msgpack has.
         try:
             try:
-                writer = Writer(self._registry.by_type, checks_scalars=False)
+                writer = Writer(self._find_type, checks_scalars=False)
                 return _packed(writer.build_tree(value, MAX_DEPTH))
             except (OverflowError, UnicodeEncodeError, TypeError):
                 # TypeError: a datetime among plain values, from msgpack's own timestamp.
-                writer = Writer(self._registry.by_type, checks_scalars=True)
+                writer = Writer(self._find_type, checks_scalars=True)
                 return _packed(writer.build_tree(value, MAX_DEPTH))
         except UnstorableError as error:
             location = path + "".join(reversed(error.steps))
             # The path of a value that is too deep has hundreds of steps.
             if len(location) > 200:  # noqa: PLR2004 - fits a few lines
                 location = location[:197] + "..."
-            raise CheckpointSerializationError(_without_dot(location), error.type_name, error.reason) from None
+            raise CheckpointSerializationError(location.removeprefix("."), error.type_name, error.reason) from None
         except (RecursionError, ValueError) as error:
             reason = str(error)
             if "recursion" in reason:
                 reason = "it is nested too deeply"
-            raise CheckpointSerializationError(_without_dot(path), type_name(type(value)), reason) from error
+            raise CheckpointSerializationError(path.removeprefix("."), type_name(type(value)), reason) from error
 
     # --- unpacking ----------------------------------------------------------------------------------------------------
 
@@ -578,21 +579,6 @@ class Codec:
             raise MalformedDataError(f"not a packed value: {str(error) or type(error).__name__}") from error
 
 
-def array_header(n: int) -> bytes:
-    """Return the msgpack header of an array of n items.
-
-    Raises:
-        ValueError: n is negative, or more than msgpack can hold.
-    """
-    if 0 <= n < 16:  # noqa: PLR2004 - the sizes are msgpack's
-        return bytes([0x90 | n])
-    if 0 <= n < 1 << 16:
-        return struct.pack(">BH", 0xDC, n)
-    if 0 <= n < 1 << 32:
-        return struct.pack(">BI", 0xDD, n)
-    raise ValueError(f"an array cannot have {n} items")
-
-
 def _packed(tree: object) -> bytes:
     # In a list: msgpack packs one level more than it unpacks, and must refuse what it could not
     # read back.
@@ -602,37 +588,3 @@ def _packed(tree: object) -> bytes:
 
 def _not_plain(_code: int, _data: bytes) -> NoReturn:
     raise _NotPlain
-
-
-def _without_dot(path: str) -> str:
-    return path.removeprefix(".")
-
-
-def find_value_types(value: object) -> set[type]:
-    """Return the Enums, dataclasses, NamedTuples and pydantic models in a value, at any depth."""
-    found: set[type] = set()
-    seen: set[int] = set()
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
-        if type(current) in PLAIN_CONTAINERS and current.kind == PLAIN:  # type: ignore[attr-defined]
-            continue
-        members: list[object] = []
-        if isinstance(current, Mapping):
-            members = [*current.keys(), *current.values()]
-        elif isinstance(current, (list, tuple, set, frozenset)):
-            members = [*current]
-        elif flavour_of(type(current)) in {"dataclass", "pydantic"}:
-            members = [*getattr(current, "__dict__", {}).values()]
-            for name in getattr(current, "__dataclass_fields__", ()):  # a class with slots has no __dict__
-                members.append(getattr(current, name, None))
-            for name in ("__pydantic_extra__", "__pydantic_private__"):
-                members += (getattr(current, name, None) or {}).values()
-        if flavour_of(type(current)) is not None:
-            found.add(type(current))
-        elif not members:
-            continue
-        if id(current) not in seen:  # an object may contain itself
-            seen.add(id(current))
-            waiting += members
-    return found

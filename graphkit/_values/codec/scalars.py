@@ -167,7 +167,7 @@ def _encode_zone(value: Any) -> bytes:
     zoneinfo = sys.modules.get("zoneinfo")
     if zoneinfo is not None and type(value) is zoneinfo.ZoneInfo and _is_zone_key(value.key):
         return b"\3" + _encode_text(value.key)
-    raise UnstorableError(value, "a zone must be a datetime.timezone or a ZoneInfo with a key")
+    raise UnstorableError(type(value), "a zone must be a datetime.timezone or a ZoneInfo with a key")
 
 
 def _decode_zone(data: bytes) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 from msgpack import ExtType
 
+from graphkit._values.frozen import is_pydantic_model
 from graphkit._values.state import MapFailure
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -219,9 +220,22 @@ class TypeRegistry:
             if cls in self.by_type:
                 return
             self.by_type[cls] = entry
-            for nested in find_annotated_types(cls):
-                if nested not in self.by_type and flavour_of(nested) is not None:
+            for nested in find_application_types(_read_annotations(cls)):
+                if nested not in self.by_type:
                     self.register_as(type_name(nested), nested)
+
+    def learn(self, cls: type) -> ApplicationType | None:
+        """Return the type of a class, which is registered first if it is an application type.
+
+        Raises:
+            UnstorableError: another class has its name.
+        """
+        if cls not in self.by_type and flavour_of(cls) is not None:
+            try:
+                self.register_as(type_name(cls), cls)
+            except CheckpointerConfigurationError as error:
+                raise UnstorableError(cls, str(error)) from error
+        return self.by_type.get(cls)
 
     def get(self, name: str) -> ApplicationType | None:
         """Return the type that is registered under a stored name, or was found under it by `find_renamed`."""
@@ -253,33 +267,36 @@ def flavour_of(cls: object) -> Flavour | None:  # noqa: PLR0911 - a case per typ
         if isinstance(getattr(cls, "_fields", None), tuple):
             return "namedtuple"
         return None
-    pydantic = sys.modules.get("pydantic")
-    if pydantic is not None and issubclass(cls, pydantic.BaseModel):
+    if is_pydantic_model(cls):
         return "pydantic"
     if hasattr(cls, "__dataclass_fields__") and not issubclass(cls, _BUILTINS):
         return "dataclass"
     return None
 
 
-def find_annotated_types(cls: type) -> set[type]:
-    """Return the classes in the annotations of a class, also in type arguments at any depth."""
+def find_application_types(annotations: Iterable[Any]) -> list[type]:
+    """Return the application types in annotations, also in type arguments at any depth."""
+    import typing
+
+    found: dict[type, None] = {}
+    waiting = [*annotations]
+    while waiting:
+        annotation = waiting.pop()
+        waiting += typing.get_args(annotation)
+        for cls in (annotation, typing.get_origin(annotation)):
+            if flavour_of(cls) is not None:
+                found[cls] = None
+    return [*found]
+
+
+def _read_annotations(cls: type) -> list[Any]:
     import typing
 
     try:
-        hints = list(typing.get_type_hints(cls).values())
+        return [*typing.get_type_hints(cls).values()]
     except Exception:  # noqa: BLE001 - an annotation may be any expression; the user registers what this misses
         annotations = getattr(cls, "__annotations__", {})
-        hints = [hint for hint in annotations.values() if not isinstance(hint, str)]
-    classes: set[type] = set()
-    while hints:
-        hint = hints.pop()
-        if isinstance(hint, type):
-            classes.add(hint)
-        hints.extend(typing.get_args(hint))
-        origin = typing.get_origin(hint)
-        if isinstance(origin, type):
-            classes.add(origin)
-    return classes
+        return [annotation for annotation in annotations.values() if not isinstance(annotation, str)]
 
 
 def _find_extra_slots(cls: type, fields: tuple[str, ...]) -> Iterable[str]:
@@ -410,9 +427,9 @@ class UnstorableError(Exception):
         steps: the path to the value, innermost step first; the writer adds a step per container.
     """
 
-    def __init__(self, value: object, reason: str) -> None:
+    def __init__(self, cls: type, reason: str) -> None:
         super().__init__(reason)
-        self.type_name = type_name(type(value))
+        self.type_name = type_name(cls)
         self.reason = reason
         self.steps: list[str] = []
 

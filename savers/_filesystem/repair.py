@@ -237,11 +237,10 @@ class Salvage:
         if not self._is_sound(replay):
             self._add_lost(frame.offset, checkpoint.id, "bytes of its values are damaged")
             return
-        target = record.target
-        if target is not None and self.index.find(target) is None:
+        if not self.index.add(checkpoint):
             # The checkpoint that it replaced is lost, so it is added instead.
-            target = None
-        self.index.add(checkpoint, target)
+            checkpoint.target = None
+            self.index.add(checkpoint)
 
     def _note_lost_checkpoint(self, frame: Frame, reason: str) -> None:
         """Record the loss of a checkpoint, and of the early writes that waited for it."""

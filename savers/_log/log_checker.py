@@ -159,14 +159,15 @@ class LogChecker:
             )
         if record.table is not None and before is not None:
             self._check_keyframe(before, record)
-        if record.target is not None:
-            if record.target not in self.checkpoint_ids:
+        target = record.checkpoint.target
+        if target is not None:
+            if target not in self.checkpoint_ids:
                 raise CheckpointCorruptionError(
                     path,
                     frame.offset,
                     "it replaces a checkpoint that does not exist",
                 )
-            self.checkpoint_ids.remove(record.target)
+            self.checkpoint_ids.remove(target)
         expected = self._early.measure(record.checkpoint.id, frame.offset) or (0, 0)
         if record.early != expected:
             reason = "it does not name the early writes before it"

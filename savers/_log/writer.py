@@ -119,7 +119,7 @@ class LogWriter:
             checkpoint.created_us,
             checkpoint.parent_id,
             private_copy(metadata) if metadata.kind == PRIVATE else metadata,
-            target is not None,
+            target,
         )
         pack = self._codec.pack
         if self._serializer is None:
@@ -129,7 +129,7 @@ class LogWriter:
                 draft = self._draft_changes(checkpoint.changes, state)
             else:
                 draft = self._draft_by_comparison(state)
-            self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
+            self.append(stored, draft, [*state], lambda name: pack(state[name], name), step)
         else:
             packed: object = self._serializer.dumps(state)
             if not isinstance(packed, bytes):
@@ -137,7 +137,7 @@ class LogWriter:
                 raise CheckpointSerializationError("", type(packed).__name__, reason)
             change = packed if base is None else self._compare(_OPAQUE_KEY, packed)
             draft = {} if change is None else {_OPAQUE_KEY: change}
-            self.append(stored, draft, [_OPAQUE_KEY], lambda _: packed, target, step)
+            self.append(stored, draft, [_OPAQUE_KEY], lambda _: packed, step)
         self.state = state
 
     def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
@@ -174,7 +174,6 @@ class LogWriter:
         draft: delta.Draft,
         order: list[str],
         pack: Pack,
-        target: str | None = None,
         step: int | None = None,
     ) -> None:
         """Append a checkpoint whose changes are known.
@@ -184,7 +183,6 @@ class LogWriter:
             draft: what changed since the last record; a keyframe may complete it.
             order: the keys of the new state.
             pack: packs a value of the new state.
-            target: the id of the checkpoint to replace.
             step: see `payloads.pack_change`.
 
         Raises:
@@ -198,9 +196,9 @@ class LogWriter:
         start = frames.end
         if frames.header is None:
             frames.begin_new(stored.metadata)
-        if not self._append_change(stored, draft, order, target, step):
+        if not self._append_change(stored, draft, order, step):
             try:
-                self._append_keyframe(stored, draft, order, pack, target)
+                self._append_keyframe(stored, draft, order, pack)
             except BaseException:
                 # A value of the last state could not be read, or not all records could be written:
                 # none of them may stay. The log stays in doubt, and is read again.
@@ -209,9 +207,7 @@ class LogWriter:
         self.state = None
         frames.in_doubt = False
 
-    def _append_change(
-        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None, step: int | None
-    ) -> bool:
+    def _append_change(self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], step: int | None) -> bool:
         """Append a checkpoint as what changed; return False if a keyframe is needed, or better.
 
         This decides on keyframes: none may be too far away, and ops must be able to say what changed.
@@ -237,9 +233,9 @@ class LogWriter:
         early = scan.early.measure(stored.id, start)
         if early is not None:
             flags |= EARLY
-        if target is not None:
+        if stored.target is not None:
             flags |= REPLACE
-        payload = payloads.pack_change(base, stored, ops, target, data, self._codec.pack, early, step)
+        payload = payloads.pack_change(base, stored, ops, data, self._codec.pack, early, step)
         draft.clear()
         back = start - base.offset
         stored.offset = frames.append(CHECKPOINT, payload, flags, back, start - base.keyframe_offset, stored)
@@ -251,7 +247,7 @@ class LogWriter:
         if self._table is not None:
             self._table.apply(ops, data, frames.end - TRAILER_SIZE - len(data))
         self.state_length += len(data)
-        self._history.note_appended(stored, target, None)
+        self._history.note_appended(stored, None)
         return True
 
     def _needs_keyframe(self, base: StoredCheckpoint) -> bool:
@@ -282,22 +278,20 @@ class LogWriter:
 
     # Keyframes
 
-    def _append_keyframe(
-        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack, target: str | None
-    ) -> None:
+    def _append_keyframe(self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack) -> None:
         """Append a checkpoint as a keyframe; bytes that do not fit into one record go before it."""
         # A keyframe has a table, which names the bytes of long values where earlier records have them, and ops for the
         # values that changed or are short. If these do not fit into a record, the bytes of the long ones among them
         # are appended first, and the table names these, too.
         frames = self._frames
         listed = self._list_values(draft, order, pack, {})
-        payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
+        payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed)
         if len(data) > frames.max_part or len(payload) > frames.max_payload:
             # Each may take as much memory as the state, as does each record with a part of it.
             payload = data = b""
             spilled = self._spill(draft, pack)
             listed = self._list_values(draft, order, pack, spilled)
-            payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
+            payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed)
         # The payload has the bytes of the draft, which may take as much memory as the state.
         draft.clear()
         stored.offset = frames.append(CHECKPOINT, payload, flags, checkpoint=stored)
@@ -305,16 +299,16 @@ class LogWriter:
         frames.bytes.start_writing()
         stored.size = frames.end - stored.offset
         stored.keyframe_offset = stored.offset
-        record = DecodedRecord(stored, ops, listed, target, data, frames.end - TRAILER_SIZE - len(data))
+        record = DecodedRecord(stored, ops, listed, data, frames.end - TRAILER_SIZE - len(data))
         if self._table is not None:
             self._table = self._tables.build(record)
             self.state_length = self._table.length
         else:
             self.state_length = len(data)
-        self._history.note_appended(stored, target, record)
+        self._history.note_appended(stored, record)
 
     def _pack_keyframe(
-        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], listed: list[Any], target: str | None
+        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], listed: list[Any]
     ) -> tuple[bytes, list[Any], bytes, int]:
         """Return the payload of a keyframe, its ops and data, and its flags."""
         ops, data, flags = self._encode(draft, order)
@@ -324,9 +318,9 @@ class LogWriter:
             flags |= EARLY
         if any(entry is not None and delta.has_block(entry) for entry in listed[1::2]):
             flags |= COMPRESSED
-        if target is not None:
+        if stored.target is not None:
             flags |= REPLACE
-        payload = payloads.pack_keyframe(stored, ops, listed, target, data, self._codec.pack, early)
+        payload = payloads.pack_keyframe(stored, ops, listed, data, self._codec.pack, early)
         return payload, ops, data, flags
 
     def _list_values(

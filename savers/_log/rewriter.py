@@ -122,10 +122,11 @@ class Rewriter:
             return pack()
         window = delta.find_moved_window(before.pieces, before.length, value)
         if window is not None:
-            return delta.Drop(
+            return delta.replace(
+                delta.DROP,
                 count=value.count,
                 prefix=window.prefix,
-                dropped=window.removed,
+                removed=window.removed,
                 crc=value.crc,
                 data=read_pieces(value, window.pieces),
             )
@@ -138,8 +139,9 @@ class Rewriter:
         data = read_pieces(value, change.pieces)
         is_at_end = not change.removed and change.prefix == before.length
         if value.kind == delta.LIST and is_at_end and value.count > before.count:
-            return delta.Append(value.count - before.count, data)
-        return delta.Splice(
+            return delta.Operation(delta.APPEND, (value.count - before.count,), data)
+        return delta.replace(
+            delta.SPLICE,
             count=value.count,
             prefix=change.prefix,
             removed=change.removed,

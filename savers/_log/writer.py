@@ -481,7 +481,9 @@ class LogWriter:
         """
         if kept is not None:
             items = value[kept:]
-            return delta.Append(len(items), self._codec.pack_items(items, name, kept)) if items else None
+            if not items:
+                return None
+            return delta.Operation(delta.APPEND, (len(items),), self._codec.pack_items(items, name, kept))
         if value.__class__ is bytes and old.__class__ is bytes:
             return self._compare_bytes(name, old, value)
         packed = self._codec.pack(value, name)

@@ -862,16 +862,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Returns:
             What `change` returned, for each thread.
         """
-        failed = FailedThreads(verb, fatal=self.fatal_errors if goes_on else (Exception,))
-        erased = (CheckpointErasedError,) if goes_on else ()
-        results: list[_Result] = []
-        for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id), suppress(*erased):
-                results.append(change(thread_id))
-            if progress is not None:
-                progress(done, len(thread_ids), thread_id)
-        failed.raise_if_any()
-        return results
+        failed = FailedThreads(verb, fatal=(Exception,))
+        if goes_on:
+            failed = FailedThreads(verb, fatal=self.fatal_errors, passes_over=(CheckpointErasedError,))
+        return failed.change_each(thread_ids, change, progress)
 
     def _rewrite_log(
         self, config: RunnableConfig, select: Callable[[Log[Medium]], Sequence[StoredCheckpoint] | None]

@@ -499,7 +499,7 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
         with self._lock:
-            number = self._resolve_version(config.thread, version)
+            number = self._find_version(config.thread, version)
             histories = self._get_thread(config.thread).versions[number - 1]
             history = histories.get(config.checkpoint_ns, _History())
             return Tag(config.thread, history.newest_first(), number)
@@ -507,18 +507,5 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
         with self._lock:
-            number = self._resolve_version(thread_id, version)
+            number = self._find_version(thread_id, version)
             return tuple(self._get_thread(thread_id).versions[number - 1])
-
-    def _resolve_version(self, thread_id: str, version: int | None) -> int:
-        """Return the number of a version; None is the newest.
-
-        Raises:
-            CheckpointNotFoundError: there is no such version.
-        """
-        count = len(self._get_thread(thread_id).versions)
-        number = count if version is None else version
-        if not 1 <= number <= count:
-            missing = "version" if version is None else f"version {version}"
-            raise CheckpointNotFoundError(thread_id, missing)
-        return number

@@ -452,20 +452,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             # Nobody can tell any more, and the thread must not seem to be empty, nor its other namespaces be hidden.
             return True
 
-    def _find_version(self, thread_id: str, version: int | None) -> int:
-        """Return a version of a thread, by default the newest.
-
-        Raises:
-            CheckpointNotFoundError: there is no such version.
-        """
-        versions = self.catalogue.list_versions(thread_id)
-        if version is None and versions:
-            return versions[-1]
-        if version is None or version not in versions:
-            missing = "version" if version is None else f"version {version}"
-            raise CheckpointNotFoundError(thread_id, missing)
-        return version
-
     # Checkpoints that load their states on first use
 
     def _list_checkpoints(self, log: Log[Medium], version: int = 0) -> Sequence[Checkpoint]:

@@ -154,7 +154,7 @@ class Salvage:
 
     def search(self, size: int) -> None:
         """Find the good records and interpret them as a reader would."""
-        replay = TableReplay(self._log.packed.tables, lost_offset=NOWHERE)
+        replay = TableReplay(self._log.packed, lost_offset=NOWHERE)
         records = self._log.frames.records
         end = HEADER_SIZE
         seq = -1
@@ -285,7 +285,7 @@ class Salvage:
             return False
         assert replay.checkpoint is not None
         try:
-            (body,) = self._log.packed.tables.read_bodies([value], replay.checkpoint.offset)
+            (body,) = self._log.packed.read_bodies([value], replay.checkpoint.offset)
             return delta.has_canonical_header(value, body)
         except (CheckpointCorruptionError, *delta.MALFORMED):
             return False

@@ -45,7 +45,7 @@ class LogChecker:
         self.checkpoint_ids: set[str] = set()
         self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = TableReplay(checked_log.packed.tables, skips_metadata=True)
+        self._replay = TableReplay(checked_log.packed, skips_metadata=True)
         self._early = EarlyWrites()
         """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
@@ -94,7 +94,7 @@ class LogChecker:
             reason = "its values name the same bytes twice"
             raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
         for value in table.values.values():
-            self._log.packed.tables.read_bodies([value], checkpoint.offset)
+            self._log.packed.read_bodies([value], checkpoint.offset)
 
     def explain(self, error: CheckpointerError) -> tuple[FileState, int, str]:
         """Return the state of a log whose check has raised one of `FINDINGS`, the offset, and the reason."""
@@ -194,4 +194,4 @@ class LogChecker:
             if self._data_start is None or min(new.pieces[::2], default=0) < self._data_start:
                 reason = "the keyframe contradicts the records before it"
                 raise CheckpointCorruptionError(self._log.path, offset, reason)
-            self._log.packed.tables.read_bodies([new], offset)
+            self._log.packed.read_bodies([new], offset)

@@ -42,7 +42,7 @@ def replay_states(
     for stored in reversed(checkpoints):
         in_order.append(stored.offset < next_offset)
         next_offset = min(next_offset, stored.offset)
-    replay = TableReplay(log.packed.tables, lost_offset=lost_offset)
+    replay = TableReplay(log.packed, lost_offset=lost_offset)
     records = log.frames.records
     frames = records.search(HEADER_SIZE, log.frames.end)
     for stored in checkpoints:
@@ -50,7 +50,7 @@ def replay_states(
             yield stored, replay.advance_to(stored, frames)
         else:
             own_frames = records.search(stored.keyframe_offset, stored.end)
-            yield stored, TableReplay(log.packed.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
+            yield stored, TableReplay(log.packed, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
 class Rewriter:
@@ -74,7 +74,7 @@ class Rewriter:
 
         def pack(name: str) -> bytes:
             value = values[name]
-            (body,) = source.packed.tables.read_bodies([value], stored.offset)
+            (body,) = source.packed.read_bodies([value], stored.offset)
             return delta.pack_header(value.kind, value.count) + body
 
         draft: delta.Draft = {name: delta.DELETE for name in self._written if name not in values}
@@ -117,7 +117,7 @@ class Rewriter:
 
         The pieces show what both have in common, so that no byte of it is read.
         """
-        read_pieces = self._source.packed.tables.read_pieces
+        read_pieces = self._source.packed.read_pieces
         if before is None or before.kind != value.kind:
             return pack()
         window = delta.find_moved_window(before.pieces, before.length, value)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from savers._compression import Compression
     from savers._log.frame_log import AnyFrameLog
     from savers._log.history import History
-    from savers._log.packed_history import TableReader
+    from savers._log.packed_history import PackedHistory
 
 USUAL_DEPTH: Final = 16
 """After so many changes, a keyframe follows that costs little. A reader decodes no more of them, and
@@ -69,14 +69,14 @@ class LogWriter:
         self,
         frames: AnyFrameLog,
         history: History,
-        tables: TableReader,
+        packed: PackedHistory,
         codec: Codec,
         serializer: StateSerializer | None,
         compression: Compression | None,
     ) -> None:
         self._frames = frames
         self._history = history
-        self._tables = tables
+        self._packed = packed
         self._codec = codec
         self._serializer = serializer
         self.compression = compression
@@ -301,7 +301,7 @@ class LogWriter:
         stored.keyframe_offset = stored.offset
         record = DecodedRecord(stored, ops, listed, data, frames.end - TRAILER_SIZE - len(data))
         if self._table is not None:
-            self._table = self._tables.build(record)
+            self._table = self._packed.build(record)
             self.state_length = self._table.length
         else:
             self.state_length = len(data)
@@ -374,7 +374,7 @@ class LogWriter:
             if len(delta.get_data(op)) <= _SPILL_LENGTH:
                 continue
             packed = op if isinstance(op, bytes) else pack(name)
-            value, body = delta.split_value(packed, opaque=self._tables.is_opaque)
+            value, body = delta.split_value(packed, opaque=self._packed.is_opaque)
             for at in range(0, len(body), longest):
                 part = bytes(body[at : at + longest])
                 frames.append(DATA, part)
@@ -394,7 +394,7 @@ class LogWriter:
             threshold = compression.threshold
             for name, op in draft.items():
                 if op.__class__ is bytes and len(op) >= threshold:
-                    draft[name] = delta.compress(op, compression, opaque=self._tables.is_opaque)
+                    draft[name] = delta.compress(op, compression, opaque=self._packed.is_opaque)
                     if draft[name] is not op:
                         flags = COMPRESSED
         ops, data = delta.encode_draft(draft, names)
@@ -413,11 +413,11 @@ class LogWriter:
             return table
         last = self._history.scan.last
         if last is None:
-            return delta.Table(opaque=self._tables.is_opaque)
+            return delta.Table(opaque=self._packed.is_opaque)
         chain = self._history.chains.read(last.keyframe_offset, last.end)
-        table = self._tables.build(chain.records[0])
+        table = self._packed.build(chain.records[0])
         for record in chain.records[1:]:
-            self._tables.apply(table, record)
+            self._packed.apply(table, record)
         self._table = table
         self.state_length = table.length
         return table
@@ -497,8 +497,8 @@ class LogWriter:
             return packed
         last = self._history.scan.last
         assert last is not None
-        (old_body,) = self._tables.read_bodies([old], last.offset)
-        return delta.compare_values(old, old_body, packed, opaque=self._tables.is_opaque)
+        (old_body,) = self._packed.read_bodies([old], last.offset)
+        return delta.compare_values(old, old_body, packed, opaque=self._packed.is_opaque)
 
     def _compare_bytes(self, name: str, old: bytes, new: bytes) -> delta.Operation | bytes | None:
         """As `_compare`, for bytes objects that are in memory."""

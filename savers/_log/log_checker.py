@@ -152,21 +152,15 @@ class LogChecker:
         before = self._replay.table
         record = self._replay.step(frame)
         if frame.offset - frame.key != self._replay.keyframe_offset:
-            raise CheckpointCorruptionError(
-                path,
-                frame.offset,
-                "it names another record as its keyframe",
-            )
+            reason = "it names another record as its keyframe"
+            raise CheckpointCorruptionError(path, frame.offset, reason)
         if record.table is not None and before is not None:
             self._check_keyframe(before, record)
         target = record.checkpoint.target
         if target is not None:
             if target not in self.checkpoint_ids:
-                raise CheckpointCorruptionError(
-                    path,
-                    frame.offset,
-                    "it replaces a checkpoint that does not exist",
-                )
+                reason = "it replaces a checkpoint that does not exist"
+                raise CheckpointCorruptionError(path, frame.offset, reason)
             self.checkpoint_ids.remove(target)
         expected = self._early.measure(record.checkpoint.id, frame.offset) or (0, 0)
         if record.early != expected:

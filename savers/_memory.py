@@ -28,7 +28,6 @@ from graphkit.saver_kit import (
     Retention,
     ThreadLike,
     check_copy,
-    check_tags,
     check_writes,
     freeze,
     is_process_lock_held,
@@ -179,17 +178,10 @@ class MemorySaver(BaseCheckpointSaver):
             stored = self._find(config)
             return _EMPTY if stored is None else private_copy(stored.writes)
 
-    def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
+    def _change_tags(self, config: RunnableConfig, add: Sequence[str], remove: Sequence[str]) -> None:
         with self._lock:
-            stored = self._require(RunnableConfig.of(config))
-            stored.tags = tuple(dict.fromkeys(stored.tags + tags))
-
-    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        with self._lock:
-            stored = self._require(RunnableConfig.of(config))
-            stored.tags = tuple(tag for tag in stored.tags if tag not in tags)
+            stored = self._require(config)
+            stored.tags = tuple(tag for tag in dict.fromkeys((*stored.tags, *add)) if tag not in remove)
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         with self._lock:

@@ -35,7 +35,6 @@ from graphkit.saver_kit import (
     Retention,
     RetentionOptions,
     ThreadLike,
-    check_tags,
     check_writes,
     find_waiting_interrupts,
     get_held_run_locks,
@@ -608,17 +607,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         self.append_to_log(config, append, expects_put=expects_put)
 
-    def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        self._change_tags(config, tags, ())
-
-    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        self._change_tags(config, (), tags)
-
-    def _change_tags(self, config: ConfigLike, add: Sequence[str], remove: Sequence[str]) -> None:
-        config = RunnableConfig.of(config)
-
+    def _change_tags(self, config: RunnableConfig, add: Sequence[str], remove: Sequence[str]) -> None:
         def append(log: Log[Medium]) -> None:
             log.writer.put_tags(_require(log, config.checkpoint_id), add, remove)
 

@@ -100,18 +100,7 @@ class Header(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the bytes of the header."""
-        head = _FILE_HEADER.pack(
-            MAGIC,
-            MAJOR,
-            MINOR,
-            0,
-            self.fid,
-            0,
-            self.generation,
-            self.created_ns,
-            self.digest,
-            0,
-        )
+        head = _FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0, self.fid, 0, self.generation, self.created_ns, self.digest, 0)
         return head + _U32.pack(crc32(head))
 
 

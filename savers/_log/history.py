@@ -550,14 +550,10 @@ class History:
     def iter_on(self, size: int) -> Iterator[Frame]:
         """Take in the records behind the known end, and yield each afterwards."""
         for frame in self._frames.read_on(size):
-            self._take(frame)
+            decoded = self.scan.take(frame, self.index)
+            if decoded is not None:
+                self._add_to_index(decoded.checkpoint)
             yield frame
-
-    def _take(self, frame: Frame) -> None:
-        """Take in the record behind the known end."""
-        decoded = self.scan.take(frame, self.index)
-        if decoded is not None:
-            self._add_to_index(decoded.checkpoint)
 
     def _add_to_index(self, checkpoint: StoredCheckpoint) -> None:
         if self.index is not None and not self.index.add(checkpoint):

@@ -422,11 +422,7 @@ class StateDecoder:
         self._path = path
         self._codec = codec
         self.serializer = serializer
-        self._known: dict[str, _DecodedValue] = {}
-        self.last: FrozenDict | None = None
-        """The state that was decoded last."""
-        self.size = 0
-        """About how many bytes of memory its lists take."""
+        self.forget()
 
     def make_empty(self) -> StateDecoder:
         """Return a decoder for a caller that reads the states one after another."""
@@ -434,9 +430,11 @@ class StateDecoder:
 
     def forget(self) -> None:
         """Drop the values that are kept."""
-        self._known = {}
-        self.last = None
+        self._known: dict[str, _DecodedValue] = {}
+        self.last: FrozenDict | None = None
+        """The state that was decoded last."""
         self.size = 0
+        """About how many bytes of memory its lists take."""
 
     def decode(self, packed: delta.PackedState, offset: int) -> FrozenDict:
         """Return a state.

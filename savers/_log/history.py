@@ -551,19 +551,16 @@ class History:
         """Take in the records behind the known end, and yield each afterwards."""
         for frame in self._frames.read_on(size):
             decoded = self.scan.take(frame, self.index)
-            if decoded is not None:
-                self._add_to_index(decoded.checkpoint)
+            if decoded is not None and self.index is not None and not self.index.add(decoded.checkpoint):
+                reason = "it replaces a checkpoint that is not there"
+                raise CheckpointCorruptionError(self._frames.path, frame.offset, reason)
             yield frame
-
-    def _add_to_index(self, checkpoint: StoredCheckpoint) -> None:
-        if self.index is not None and not self.index.add(checkpoint):
-            reason = "it replaces a checkpoint that is not there"
-            raise CheckpointCorruptionError(self._frames.path, checkpoint.offset, reason)
 
     def note_appended(self, stored: StoredCheckpoint, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
         self.scan.note_appended(stored, keyframe)
-        self._add_to_index(stored)
+        if self.index is not None:
+            self.index.add(stored)
 
     def select_early(self) -> list[StoredCheckpoint]:
         """Return the early writes that a rewrite keeps: those whose checkpoint may still come."""

@@ -138,11 +138,10 @@ class LogChecker:
             self.closed_by = frame
         elif frame.type == WRITE:
             owner, values = payloads.decode_writes(path, frame)
-            is_early = bool(frame.flags & EARLY)
-            if is_early and owner in self.checkpoint_ids:
-                reason = "the checkpoint of its early writes precedes it"
-                raise CheckpointCorruptionError(path, frame.offset, reason)
-            if is_early:
+            if frame.flags & EARLY:
+                if owner in self.checkpoint_ids:
+                    reason = "the checkpoint of its early writes precedes it"
+                    raise CheckpointCorruptionError(path, frame.offset, reason)
                 self._early.add(owner, values, frame.offset)
         elif frame.type == MARK:
             payloads.decode_tags(path, frame)

@@ -120,28 +120,22 @@ class Rewriter:
         read_pieces = self._source.packed.read_pieces
         if before is None or before.kind != value.kind:
             return pack()
-        window = delta.find_moved_window(before.pieces, before.length, value)
-        if window is not None:
-            return delta.replace(
-                delta.DROP,
-                count=value.count,
-                prefix=window.prefix,
-                removed=window.removed,
-                crc=value.crc,
-                data=read_pieces(value, window.pieces),
-            )
-        change = delta.compare_pieces(before.pieces, before.length, value)
-        added = value.length - (before.length - change.removed)
-        if not added and not change.removed and value.count == before.count:
-            return None
-        if added + delta.SPLICE_COST >= value.length:
-            return pack()
+        op = delta.DROP
+        change = delta.find_moved_window(before.pieces, before.length, value)
+        if change is None:
+            op = delta.SPLICE
+            change = delta.compare_pieces(before.pieces, before.length, value)
+            added = value.length - (before.length - change.removed)
+            if not added and not change.removed and value.count == before.count:
+                return None
+            if added + delta.SPLICE_COST >= value.length:
+                return pack()
         data = read_pieces(value, change.pieces)
         is_at_end = not change.removed and change.prefix == before.length
         if value.kind == delta.LIST and is_at_end and value.count > before.count:
             return delta.Operation(delta.APPEND, (value.count - before.count,), data)
         return delta.replace(
-            delta.SPLICE,
+            op,
             count=value.count,
             prefix=change.prefix,
             removed=change.removed,

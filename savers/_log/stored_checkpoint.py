@@ -157,9 +157,6 @@ class EarlyWrites:
     def __init__(self) -> None:
         self._waiting: dict[str, StoredCheckpoint] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
     def __iter__(self) -> Iterator[StoredCheckpoint]:
         return iter(self._waiting.values())
 

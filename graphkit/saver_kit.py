@@ -115,6 +115,7 @@ __all__ = [
     "get_principal",
     "has_status_mark",
     "hold_process_lock",
+    "import_when_used",
     "is_incomplete",
     "is_namespace_inside",
     "is_out_of_resources",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit.saver_kit import set_public_module
+from graphkit.saver_kit import import_when_used
 
 if TYPE_CHECKING:
     from graphkit.saver_kit import acting_as as acting_as
@@ -45,44 +45,31 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "DESTROYED": "savers._cipher",
-    "AccessControlledSaver": "savers._wrappers.access",
-    "AuditHead": "savers._audit.entries",
-    "AuditLog": "savers._audit.log",
-    "AuditProblem": "savers._audit.chain",
-    "AuditRecord": "savers._audit.entries",
-    "AuditReport": "savers._audit.chain",
-    "AuditedSaver": "savers._wrappers.audited",
-    "Compression": "savers._compression",
-    "FileSystemSaver": "savers._filesystem",
-    "KeyFile": "savers._cipher",
-    "MemorySaver": "savers._memory",
-    "ObjectStoreSaver": "savers._objects",
-    "PostgresSaver": "savers._sql.saver",
-    "SaverWrapper": "savers._wrappers.base",
-    "SqliteSaver": "savers._sql.saver",
-    "SubjectKeys": "savers._cipher",
-    "ValidatingSaver": "savers._wrappers.base",
-    "VersionedMemorySaver": "savers._memory",
-    "acting_as": "graphkit.saver_kit",
+    "graphkit.saver_kit": ["acting_as"],
+    "savers._audit.chain": ["AuditProblem", "AuditReport"],
+    "savers._audit.entries": ["AuditHead", "AuditRecord"],
+    "savers._audit.log": ["AuditLog"],
+    "savers._cipher": ["DESTROYED", "KeyFile", "SubjectKeys"],
+    "savers._compression": ["Compression"],
+    "savers._filesystem": ["FileSystemSaver"],
+    "savers._memory": ["MemorySaver", "VersionedMemorySaver"],
+    "savers._objects": ["ObjectStoreSaver"],
+    "savers._sql.saver": ["PostgresSaver", "SqliteSaver"],
+    "savers._wrappers.access": ["AccessControlledSaver"],
+    "savers._wrappers.audited": ["AuditedSaver"],
+    "savers._wrappers.base": ["SaverWrapper", "ValidatingSaver"],
 }
 """The modules of the public names. Each is imported when it is first used: a process needs one saver as a rule."""
 
+_import_name, __dir__ = import_when_used(
+    globals(), *(dict.fromkeys(names, module) for module, names in _MODULES.items())
+)
+
 
 def __getattr__(name: str) -> Any:
-    """Import a class when it is first used."""
-    from importlib import import_module
-
+    """Import a class, or the module of the policies, when it is first used."""
     if name == "policies":
+        from importlib import import_module
+
         return import_module("savers.policies")
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_MODULES[name]), name)
-    set_public_module({"__all__": [name], name: found}, __name__)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    """List the public names, even before their first use."""
-    return sorted({*globals(), *__all__})
+    return _import_name(name)

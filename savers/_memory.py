@@ -28,7 +28,6 @@ from graphkit.saver_kit import (
     Retention,
     ThreadLike,
     check_copy,
-    check_tags,
     check_writes,
     freeze,
     is_process_lock_held,
@@ -179,17 +178,10 @@ class MemorySaver(BaseCheckpointSaver):
             stored = self._find(config)
             return _EMPTY if stored is None else private_copy(stored.writes)
 
-    def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
+    def _change_tags(self, config: RunnableConfig, add: Sequence[str], remove: Sequence[str]) -> None:
         with self._lock:
-            stored = self._require(RunnableConfig.of(config))
-            stored.tags = tuple(dict.fromkeys(stored.tags + tags))
-
-    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        with self._lock:
-            stored = self._require(RunnableConfig.of(config))
-            stored.tags = tuple(tag for tag in stored.tags if tag not in tags)
+            stored = self._require(config)
+            stored.tags = tuple(tag for tag in dict.fromkeys((*stored.tags, *add)) if tag not in remove)
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         with self._lock:
@@ -499,7 +491,7 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         config = RunnableConfig.of(config)
         with self._lock:
-            number = self._resolve_version(config.thread, version)
+            number = self._find_version(config.thread, version)
             histories = self._get_thread(config.thread).versions[number - 1]
             history = histories.get(config.checkpoint_ns, _History())
             return Tag(config.thread, history.newest_first(), number)
@@ -507,18 +499,5 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         thread_id = resolve_thread_id(thread)
         with self._lock:
-            number = self._resolve_version(thread_id, version)
+            number = self._find_version(thread_id, version)
             return tuple(self._get_thread(thread_id).versions[number - 1])
-
-    def _resolve_version(self, thread_id: str, version: int | None) -> int:
-        """Return the number of a version; None is the newest.
-
-        Raises:
-            CheckpointNotFoundError: there is no such version.
-        """
-        count = len(self._get_thread(thread_id).versions)
-        number = count if version is None else version
-        if not 1 <= number <= count:
-            missing = "version" if version is None else f"version {version}"
-            raise CheckpointNotFoundError(thread_id, missing)
-        return number

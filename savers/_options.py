@@ -23,12 +23,7 @@ def parse_fsync(fsync: object) -> Fsync:
         return "always"
     if fsync == "never":
         return "never"
-    seconds = _find_seconds_above_zero(fsync)
-    if seconds is None:
-        raise CheckpointerConfigurationError(
-            f'fsync must be "always", "never" or seconds above zero, at most {_LONGEST_WAIT}, not {fsync!r}',
-        )
-    return seconds
+    return _parse_seconds_above_zero('fsync must be "always", "never" or', fsync)
 
 
 def parse_lock_timeout(lock_timeout: object) -> float:
@@ -49,19 +44,15 @@ def parse_lease(lease: object) -> float:
     Raises:
         CheckpointerConfigurationError: it is not a positive number of seconds, up to about 24 days.
     """
-    seconds = _find_seconds_above_zero(lease)
-    if seconds is None:
-        raise CheckpointerConfigurationError(
-            f"lease must be seconds above zero, at most {_LONGEST_WAIT}, not {lease!r}"
-        )
-    return seconds
+    return _parse_seconds_above_zero("lease must be", lease)
 
 
-def _find_seconds_above_zero(value: object) -> float | None:
-    """Return a number that may be a time to wait; None for anything else."""
+def _parse_seconds_above_zero(demand: str, value: object) -> float:
+    """Return a number that may be a time to wait; `demand` begins the error for anything else."""
     seconds = _find_seconds(value)
     if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
-        return None
+        reason = f"{demand} seconds above zero, at most {_LONGEST_WAIT}, not {value!r}"
+        raise CheckpointerConfigurationError(reason)
     return float(seconds)
 
 

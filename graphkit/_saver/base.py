@@ -399,7 +399,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointSerializationError: a tag is not a string. Nothing was changed.
         """
         check_tags(tags)
-        self._rewrite(config, TAGS_KEY, lambda old: [*dict.fromkeys((*(old or ()), *tags))])
+        self._change_tags(RunnableConfig.of(config), tags, ())
 
     def remove_tags(self, config: ConfigLike, *tags: str) -> None:
         """Remove tags from a checkpoint. Tags that it does not have are ignored.
@@ -409,7 +409,13 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             CheckpointSerializationError: a tag is not a string. Nothing was changed.
         """
         check_tags(tags)
-        self._rewrite(config, TAGS_KEY, lambda old: [tag for tag in old or () if tag not in tags])
+        self._change_tags(RunnableConfig.of(config), (), tags)
+
+    def _change_tags(self, config: RunnableConfig, add: Sequence[str], remove: Sequence[str]) -> None:
+        """Add tags to a checkpoint, and remove others; a saver with a place for tags overrides this."""
+        self._rewrite(
+            config, TAGS_KEY, lambda old: [tag for tag in dict.fromkeys((*(old or ()), *add)) if tag not in remove]
+        )
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         """Return the tags of a checkpoint, in the order in which they were added."""

@@ -23,6 +23,7 @@ from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._saver.writes import follow_namespaces
+from graphkit.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
     from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
@@ -342,6 +343,20 @@ class HasVersions(JavaNames, abc.ABC):
             return self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints, {}
 
         return follow_namespaces(first, read_history)
+
+    def _find_version(self, thread_id: str, version: int | None) -> int:
+        """Return a version of a thread, by default the newest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
+        """
+        versions = self.versions_by_thread_id(thread_id)
+        if version is None and versions:
+            return versions[-1]
+        if version is None or version not in versions:
+            missing = "version" if version is None else f"version {version}"
+            raise CheckpointNotFoundError(thread_id, missing)
+        return version
 
     # Java names
     versionsByThreadId = versions_by_thread_id

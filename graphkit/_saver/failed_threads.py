@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from graphkit.errors import CheckpointerError, CheckpointStorageError, ThreadBusyError
 
 _MAX_NAMES: Final = 20
 """How many threads a message names."""
+_Result = TypeVar("_Result")
 
 
 @final
@@ -26,6 +27,7 @@ class FailedThreads:
         total: int | None = None,
         catches: tuple[type[Exception], ...] = (CheckpointerError, OSError),
         fatal: tuple[type[Exception], ...] = (),
+        passes_over: tuple[type[Exception], ...] = (),
     ) -> None:
         """Begin without failures.
 
@@ -34,11 +36,13 @@ class FailedThreads:
             total: how many threads there are, if that is known.
             catches: the errors that concern one thread.
             fatal: those of them that all other threads would meet, too: they end the operation.
+            passes_over: errors that are no failure: nothing is to be done with their thread.
         """
         self._operation = operation
         self._total = total
         self._catches = catches
         self._fatal = fatal
+        self._passes_over = passes_over
         self._thread_ids: list[str] = []
         # Of the others no error is kept: the frames of its traceback hold the states of its thread.
         self._first: Exception | None = None
@@ -50,6 +54,8 @@ class FailedThreads:
         """Record an error of one thread instead of raising it."""
         try:
             yield
+        except self._passes_over:
+            pass
         except self._catches as error:
             if isinstance(error, self._fatal) or is_out_of_resources(error):
                 raise
@@ -57,6 +63,31 @@ class FailedThreads:
             if self._first is None:
                 self._first = error
             self.has_waited = self.has_waited or isinstance(error, ThreadBusyError)
+
+    def change_each(
+        self,
+        thread_ids: Sequence[str],
+        change: Callable[[str], _Result],
+        progress: Callable[[int, int, str], object] | None,
+    ) -> list[_Result]:
+        """Change threads one after another, and raise at the end if some could not be changed.
+
+        Args:
+            thread_ids: the threads.
+            change: changes one of them.
+            progress: called after each thread with how many are done, how many there are, and its id.
+
+        Returns:
+            What `change` returned, for each thread that was changed.
+        """
+        results: list[_Result] = []
+        for done, thread_id in enumerate(thread_ids, 1):
+            with self.catch(thread_id):
+                results.append(change(thread_id))
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        self.raise_if_any()
+        return results
 
     def raise_if_any(self) -> None:
         """Raise the first error; of several threads, its message also names those that failed."""

@@ -559,7 +559,7 @@ class AuditLog:
             self._files.write_lock.close()
 
     def _close_after_fork(self) -> None:
-        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
+        """Start over in the child of a fork: it shares locks and positions with the parent."""
         if self._file is not None:
             self._file.frames.bytes.close_after_fork()
             self._file.close()

@@ -20,17 +20,17 @@ The package does not know files: callers pass positions, and functions that read
 
 from savers._delta.bodies import check_pieces as check_pieces, read_bodies as read_bodies, read_pieces as read_pieces
 from savers._delta.operations import (
+    APPEND as APPEND,
     DELETE as DELETE,
+    DROP as DROP,
+    SPLICE as SPLICE,
     SPLICE_COST as SPLICE_COST,
-    Append as Append,
     Draft as Draft,
-    Drop as Drop,
     GrowingValue as GrowingValue,
     Interpreter as Interpreter,
     Operation as Operation,
     PackedState as PackedState,
     PackedTable as PackedTable,
-    Splice as Splice,
     Table as Table,
     compare_bytes as compare_bytes,
     compare_values as compare_values,
@@ -39,6 +39,7 @@ from savers._delta.operations import (
     get_data as get_data,
     is_set as is_set,
     read_body as read_body,
+    replace as replace,
 )
 from savers._delta.values import (
     BIN as BIN,

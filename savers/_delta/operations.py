@@ -60,104 +60,39 @@ SPLICE_COST: Final = 24
 _FEW_CHANGES: Final = 4
 
 
-# What changes the value of one key. `data` are the bytes that the op adds to the data of the record; `encode` appends
-# the op to an array. The classes are not frozen: a put makes several, in 160 ns each; frozen ones take 300 ns.
+@dataclass(slots=True)  # not frozen: a put makes several, in 160 ns each; frozen ones take 300 ns
+class Operation:
+    """What changes the value of one key in another way than by SET."""
 
-
-@dataclass(slots=True)
-class Append:
-    """Append elements to a list; op APPEND."""
-
-    count: int
-    """How many elements."""
+    op: int
+    arguments: tuple[int, ...]
+    """What stands between the key and the length."""
     data: bytes
-
-    def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (APPEND, key, self.count, len(self.data))
+    """The bytes that the op adds to the data of the record."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Splice:
-    """Replace some bytes of a value; op SPLICE."""
-
-    count: int
-    """The count of the new value."""
-    prefix: int
-    """How many bytes stay in front."""
-    removed: int
-    """How many bytes after these are replaced."""
-    crc: int
-    """The checksum of the new value."""
-    data: bytes
-
-    def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (SPLICE, key, self.count, self.prefix, self.removed, self.crc, len(self.data))
-
-
-@dataclass(slots=True, kw_only=True)
-class Drop:
-    """Move a window: drop some bytes of a value and add others at its end; op DROP."""
-
-    count: int
-    """The count of the new value."""
-    prefix: int
-    """How many bytes stay in front."""
-    dropped: int
-    """How many bytes after these are gone."""
-    crc: int
-    """The checksum of the new value."""
-    data: bytes
-
-    def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (DROP, key, self.count, self.prefix, self.dropped, self.crc, len(self.data))
-
-
-@dataclass(slots=True, kw_only=True)
-class SetCompressed:
-    """Set a new value whose bytes are compressed; op PACKED."""
-
-    kind: int
-    count: int
-    size: int
-    """How many bytes the value has when expanded, without its header."""
-    crc: int
-    """The checksum of these bytes."""
-    method: int
-    data: bytes
-    """The compressed bytes."""
-
-    def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (
-            PACKED,
-            key,
-            self.kind,
-            self.count,
-            self.size,
-            self.crc,
-            self.method,
-            len(self.data),
-        )
-
-
-@dataclass(slots=True)
-class Delete:
-    """Delete the key; op DEL."""
-
-    data: bytes = b""
-
-    def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (DEL, key)
-
-
-DELETE: Final = Delete()
-Operation = Append | Splice | Drop | SetCompressed | Delete
+DELETE: Final = Operation(DEL, (), b"")
 Draft = dict[str, Operation | bytes]
 """What changes, by key. Bytes are a new value, packed, with its header: op SET, which is the usual one."""
 
 
+def replace(op: int, *, count: int, prefix: int, removed: int, crc: int, data: bytes) -> Operation:
+    """Return the operation that takes bytes out of a value, and puts others in their place or at the end.
+
+    Args:
+        op: SPLICE or DROP.
+        count: the count of the new value.
+        prefix: how many bytes stay in front.
+        removed: how many bytes after these are gone.
+        crc: the checksum of the new value.
+        data: the new bytes.
+    """
+    return Operation(op, (count, prefix, removed, crc), data)
+
+
 def is_set(op: Operation | bytes | None) -> bool:
     """Return whether an operation sets a new value, whatever the old one is."""
-    return isinstance(op, bytes | SetCompressed)
+    return isinstance(op, bytes) or (op is not None and op.op == PACKED)
 
 
 def get_data(op: Operation | bytes) -> bytes:
@@ -188,14 +123,16 @@ def encode_draft(draft: Mapping[str, Operation | bytes], names: Sequence[str]) -
         if isinstance(op, bytes):
             ops += (SET, key, len(op))
             data.append(op)
+        elif op is DELETE:
+            ops += (DEL, key)
         else:
-            op.encode(ops, key)
+            ops += (op.op, key, *op.arguments, len(op.data))
             data.append(op.data)
     return ops, b"".join(data)
 
 
 def compress(packed: bytes, compression: Compression, *, opaque: bool) -> Operation | bytes:
-    """Return a packed value as a SetCompressed, or as it is if that does not save enough.
+    """Return what sets a packed value compressed, or the value as it is if that does not save enough.
 
     Args:
         packed: the value, with its header.
@@ -206,14 +143,7 @@ def compress(packed: bytes, compression: Compression, *, opaque: bool) -> Operat
     block = compression.compress(body)
     if block is None:
         return packed
-    return SetCompressed(
-        kind=value.kind,
-        count=value.count,
-        size=value.length,
-        crc=value.crc,
-        method=compression.number,
-        data=block,
-    )
+    return Operation(PACKED, (value.kind, value.count, value.length, value.crc, compression.number), block)
 
 
 _NEEDLE_LENGTH: Final = 64
@@ -250,7 +180,7 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
         return packed if count != old.count else None
     if kind == LIST and count > old.count and new.startswith(old_body):
         # The elements of a list are packed one after the other, so new ones are simply the bytes that follow.
-        return Append(count - old.count, new[len(old_body) :])
+        return Operation(APPEND, (count - old.count,), new[len(old_body) :])
     return _find_change(old_body, new, count) or packed
 
 
@@ -273,7 +203,7 @@ def compare_bytes(old: bytes, new: bytes, old_crc: int | None = None) -> Operati
             if old_crc is None:
                 old_crc = crc32(old)
             crc = crc32(added, old_crc)
-            return Splice(count=len(new), prefix=len(old), removed=0, crc=crc, data=added)
+            return replace(SPLICE, count=len(new), prefix=len(old), removed=0, crc=crc, data=added)
     else:
         change = _find_change(old, new, len(new))
         if change is not None:
@@ -282,7 +212,7 @@ def compare_bytes(old: bytes, new: bytes, old_crc: int | None = None) -> Operati
 
 
 def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
-    """Return a Drop or a Splice that turns the bytes of a value into others.
+    """Return a DROP or a SPLICE that turns the bytes of a value into others.
 
     None if it would not be shorter than the new value.
     """
@@ -297,7 +227,7 @@ def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
         dropped = _find_dropped(prefix, old_body, new)
     if dropped:
         added = new[len(old_body) - dropped :]
-        drop = Drop(count=count, prefix=prefix, dropped=dropped, crc=crc32(new), data=added)
+        drop = replace(DROP, count=count, prefix=prefix, removed=dropped, crc=crc32(new), data=added)
         if len(added) < len(new) // _LARGE_PART:
             return drop
     suffix = _count_common(old_body, new, limit - prefix, from_end=True)
@@ -307,7 +237,7 @@ def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
     if len(middle) + SPLICE_COST >= len(new):
         return None
     removed = len(old_body) - prefix - suffix
-    return Splice(count=count, prefix=prefix, removed=removed, crc=crc32(new), data=middle)
+    return replace(SPLICE, count=count, prefix=prefix, removed=removed, crc=crc32(new), data=middle)
 
 
 def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:

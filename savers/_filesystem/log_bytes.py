@@ -23,7 +23,7 @@ from savers._log.frame import META
 from savers._log.log_bytes import Change, Durability, LogBytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from savers._filesystem.io import FileIO
     from savers._filesystem.lock import WriteLock
@@ -89,14 +89,10 @@ class FileDurability(Durability):
             return 0
         return offset - self._synced
 
-    def note_frames(self, frames: Sequence[Frame]) -> None:
-        synced = self._synced
-        for frame in frames:
-            synced = max(synced, frame.vouched)
-        self._synced = synced
-        last = frames[-1]
-        if self._is_of_another_boot(last):
-            self._synced = last.end
+    def note_frame(self, frame: Frame) -> None:
+        self.note_synced(frame.vouched)
+        if self._is_of_another_boot(frame):
+            self._synced = frame.end
 
     def _is_of_another_boot(self, frame: Frame) -> bool:
         """Return whether a record was written in another boot: this one can only have read it from the disk."""

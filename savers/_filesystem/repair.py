@@ -154,7 +154,7 @@ class Salvage:
 
     def search(self, size: int) -> None:
         """Find the good records and interpret them as a reader would."""
-        replay = TableReplay(self._log.packed.tables, lost_offset=NOWHERE)
+        replay = TableReplay(self._log.packed, lost_offset=NOWHERE)
         records = self._log.frames.records
         end = HEADER_SIZE
         seq = -1
@@ -237,11 +237,10 @@ class Salvage:
         if not self._is_sound(replay):
             self._add_lost(frame.offset, checkpoint.id, "bytes of its values are damaged")
             return
-        target = record.target
-        if target is not None and self.index.find(target) is None:
+        if not self.index.add(checkpoint):
             # The checkpoint that it replaced is lost, so it is added instead.
-            target = None
-        self.index.add(checkpoint, target)
+            checkpoint.target = None
+            self.index.add(checkpoint)
 
     def _note_lost_checkpoint(self, frame: Frame, reason: str) -> None:
         """Record the loss of a checkpoint, and of the early writes that waited for it."""
@@ -286,7 +285,7 @@ class Salvage:
             return False
         assert replay.checkpoint is not None
         try:
-            (body,) = self._log.packed.tables.read_bodies([value], replay.checkpoint.offset)
+            (body,) = self._log.packed.read_bodies([value], replay.checkpoint.offset)
             return delta.has_canonical_header(value, body)
         except (CheckpointCorruptionError, *delta.MALFORMED):
             return False

@@ -1,7 +1,7 @@
 """Writes new logs that take the place of old ones, or of none.
 
 `new_generation`, `renew` and `copy_thread` copy whole records. `keep` writes the records of some
-checkpoints anew: prune, compact, seal, repair.
+checkpoints again: prune, compact, seal, repair.
 
 A new log is written to a temporary file, brought to the disk, and renamed. So if the process dies at
 any moment, either the old or the new log is in its place. The caller holds the write lock of the

@@ -66,8 +66,6 @@ META_RECORDS: Final = 2
 SECTOR: Final = 512
 """What a disk keeps or loses as a whole."""
 _ZERO_SECTOR: Final = bytes(SECTOR)
-_MAX_FRAMES: Final = 256
-"""How many records are parsed at once: few enough that the collector seldom sees them."""
 
 # The checksum of a record's header covers the offset and the id of the file, which are not stored with the record (the
 # offset) or must be those of this file. So bytes that were copied from elsewhere prove nothing: a state may hold the
@@ -102,18 +100,7 @@ class Header(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the bytes of the header."""
-        head = _FILE_HEADER.pack(
-            MAGIC,
-            MAJOR,
-            MINOR,
-            0,
-            self.fid,
-            0,
-            self.generation,
-            self.created_ns,
-            self.digest,
-            0,
-        )
+        head = _FILE_HEADER.pack(MAGIC, MAJOR, MINOR, 0, self.fid, 0, self.generation, self.created_ns, self.digest, 0)
         return head + _U32.pack(crc32(head))
 
 
@@ -365,58 +352,6 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     # By position: keywords would take 0.4 us more, of 1.1 us, for each record that is read.
     end = offset + whole
     return Frame(offset, end, type_, flags, back, key, seq, payload, vouched, boot)
-
-
-def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq: int) -> list[Frame]:
-    """Return the records that follow one another from `data[start:]` on, at most 256.
-
-    Each of them has passed every check of `parse_frame` and of `check_known`. What ends the list
-    (the end of the data, damage, a record of a newer format) is for `parse_frame` to find out.
-
-    A scan spends most of its time here. One loop takes 1.2 us for a record; `parse_frame` takes
-    2.2 us with its call.
-
-    Args:
-        data: a range of the file.
-        start: where the first record begins in the data.
-        stop: no record begins here or later.
-        offset: where the first record begins in the file.
-        fid: the id of the file.
-        seq: the number of the first record.
-    """
-    frames: list[Frame] = []
-    new = tuple.__new__
-    while start < stop and len(frames) < _MAX_FRAMES:
-        try:
-            fields = unpack_head(data, start)
-            sync, length, crc, flags, back, key, frame_seq, frame_fid, unsynced, boot, _, check, type_ = fields
-            trailer = start + FRAME_SIZE + length
-            ending = unpack_trailer(data, trailer)
-        except struct.error:
-            break
-        payload = data[start + FRAME_SIZE : trailer]
-        whole = length + OVERHEAD
-        # The cheap checks do not come first: nearly all records pass all of them.
-        is_good = (
-            sync == SYNC
-            and check == crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))
-            and frame_fid == fid
-            and frame_seq == seq
-            and crc32(payload) == crc
-            and ending == (whole, END)
-            and length <= MAX_PAYLOAD
-            and META <= type_ <= DATA
-            and not flags & ~_KNOWN_FLAGS
-        )
-        if not is_good:
-            break
-        vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
-        end = offset + whole
-        frames.append(new(Frame, (offset, end, type_, flags, back, key, seq, payload, vouched, boot)))
-        start += whole
-        offset = end
-        seq += 1
-    return frames
 
 
 def check_known(path: str, frame: Frame) -> None:

@@ -236,11 +236,10 @@ class FrameLog(Generic[Medium, Owner]):
 
     def read_on(self, size: int) -> Iterator[Frame]:
         """Yield the records behind the known end, up to `size`; note each when the next one is asked for."""
-        for run in self.records.scan_runs(self.end, size, self.seq):
-            self.bytes.durability.note_frames(run)
-            for frame in run:
-                yield frame
-                self.note_read(frame)
+        for frame in self.records.scan(self.end, size, self.seq):
+            self.bytes.durability.note_frame(frame)
+            yield frame
+            self.note_read(frame)
 
     def note_read(self, frame: Frame) -> None:
         """Note that a record was read: the next one follows it."""

@@ -550,25 +550,17 @@ class History:
     def iter_on(self, size: int) -> Iterator[Frame]:
         """Take in the records behind the known end, and yield each afterwards."""
         for frame in self._frames.read_on(size):
-            self._take(frame)
+            decoded = self.scan.take(frame, self.index)
+            if decoded is not None and self.index is not None and not self.index.add(decoded.checkpoint):
+                reason = "it replaces a checkpoint that is not there"
+                raise CheckpointCorruptionError(self._frames.path, frame.offset, reason)
             yield frame
 
-    def _take(self, frame: Frame) -> None:
-        """Take in the record behind the known end."""
-        decoded = self.scan.take(frame, self.index)
-        if decoded is not None:
-            self._add_to_index(decoded.checkpoint, decoded.target)
-
-    def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
-        if self.index is not None and not self.index.add(checkpoint, target):
-            reason = "it replaces a checkpoint that is not there"
-            raise CheckpointCorruptionError(self._frames.path, checkpoint.offset, reason)
-
-    def note_appended(self, stored: StoredCheckpoint, target: str | None, keyframe: DecodedRecord | None) -> None:
+    def note_appended(self, stored: StoredCheckpoint, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
         self.scan.note_appended(stored, keyframe)
         if self.index is not None:
-            self._add_to_index(stored, target)
+            self.index.add(stored)
 
     def select_early(self) -> list[StoredCheckpoint]:
         """Return the early writes that a rewrite keeps: those whose checkpoint may still come."""
@@ -579,7 +571,7 @@ class History:
     def find_latest(self) -> StoredCheckpoint | None:
         """Return the latest checkpoint of the history; None if it is empty."""
         last = self.scan.last
-        if self.index is None and (last is None or not last.is_replacement):
+        if self.index is None and (last is None or last.target is None):
             return last
         checkpoints = self.load_index().checkpoints
         return checkpoints[-1] if checkpoints else None
@@ -589,7 +581,7 @@ class History:
         if id is None:
             return self.find_latest()
         last = self.scan.last
-        if last is not None and last.id == id and not last.is_replacement:
+        if last is not None and last.id == id and last.target is None:
             return last
         if self.can_search():
             # A search reads the log once, from its end, and decodes one chain. An index decodes all records, and takes
@@ -716,8 +708,5 @@ class History:
                 raise CheckpointCorruptionError(frames.path, frames.end, "a record is missing") from None
             frames.in_doubt = False
             return index
-        index = Index()
-        for stored in reversed(checkpoints):
-            index.add(stored, None)
-        self.index = index
+        self.index = index = Index(reversed(checkpoints))
         return index

@@ -90,7 +90,7 @@ class Log(Generic[Medium]):
         self.history = History(self.frames, unpack)
         self.packed = PackedHistory(self.history.chains, self.frames, unpack)
         self.decoder = StateDecoder(self.path, codec, serializer)
-        self.writer = LogWriter(self.frames, self.history, self.packed.tables, codec, serializer, compression)
+        self.writer = LogWriter(self.frames, self.history, self.packed, codec, serializer, compression)
         self.expects_release = expects_release
         self.was_removed = False
         self.is_known_absent = False

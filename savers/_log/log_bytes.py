@@ -57,8 +57,8 @@ class Durability:
         """Return how many bytes before an offset are not known to survive a power loss."""
         return 0
 
-    def note_frames(self, frames: Sequence[Frame]) -> None:
-        """Note that records were read, in order; they say up to where the bytes survive a power loss."""
+    def note_frame(self, frame: Frame) -> None:
+        """Note that the next record was read; it says up to where the bytes survive a power loss."""
 
     def has_whole_end(self, frames: Iterator[Frame]) -> bool:  # noqa: ARG002 - a power loss may take bytes
         """Return whether no record at the end is missing that a power loss may have taken.

@@ -45,7 +45,7 @@ class LogChecker:
         self.checkpoint_ids: set[str] = set()
         self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = TableReplay(checked_log.packed.tables, skips_metadata=True)
+        self._replay = TableReplay(checked_log.packed, skips_metadata=True)
         self._early = EarlyWrites()
         """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
@@ -94,7 +94,7 @@ class LogChecker:
             reason = "its values name the same bytes twice"
             raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
         for value in table.values.values():
-            self._log.packed.tables.read_bodies([value], checkpoint.offset)
+            self._log.packed.read_bodies([value], checkpoint.offset)
 
     def explain(self, error: CheckpointerError) -> tuple[FileState, int, str]:
         """Return the state of a log whose check has raised one of `FINDINGS`, the offset, and the reason."""
@@ -138,11 +138,10 @@ class LogChecker:
             self.closed_by = frame
         elif frame.type == WRITE:
             owner, values = payloads.decode_writes(path, frame)
-            is_early = bool(frame.flags & EARLY)
-            if is_early and owner in self.checkpoint_ids:
-                reason = "the checkpoint of its early writes precedes it"
-                raise CheckpointCorruptionError(path, frame.offset, reason)
-            if is_early:
+            if frame.flags & EARLY:
+                if owner in self.checkpoint_ids:
+                    reason = "the checkpoint of its early writes precedes it"
+                    raise CheckpointCorruptionError(path, frame.offset, reason)
                 self._early.add(owner, values, frame.offset)
         elif frame.type == MARK:
             payloads.decode_tags(path, frame)
@@ -152,21 +151,16 @@ class LogChecker:
         before = self._replay.table
         record = self._replay.step(frame)
         if frame.offset - frame.key != self._replay.keyframe_offset:
-            raise CheckpointCorruptionError(
-                path,
-                frame.offset,
-                "it names another record as its keyframe",
-            )
+            reason = "it names another record as its keyframe"
+            raise CheckpointCorruptionError(path, frame.offset, reason)
         if record.table is not None and before is not None:
             self._check_keyframe(before, record)
-        if record.target is not None:
-            if record.target not in self.checkpoint_ids:
-                raise CheckpointCorruptionError(
-                    path,
-                    frame.offset,
-                    "it replaces a checkpoint that does not exist",
-                )
-            self.checkpoint_ids.remove(record.target)
+        target = record.checkpoint.target
+        if target is not None:
+            if target not in self.checkpoint_ids:
+                reason = "it replaces a checkpoint that does not exist"
+                raise CheckpointCorruptionError(path, frame.offset, reason)
+            self.checkpoint_ids.remove(target)
         expected = self._early.measure(record.checkpoint.id, frame.offset) or (0, 0)
         if record.early != expected:
             reason = "it does not name the early writes before it"
@@ -193,4 +187,4 @@ class LogChecker:
             if self._data_start is None or min(new.pieces[::2], default=0) < self._data_start:
                 reason = "the keyframe contradicts the records before it"
                 raise CheckpointCorruptionError(self._log.path, offset, reason)
-            self._log.packed.tables.read_bodies([new], offset)
+            self._log.packed.read_bodies([new], offset)

@@ -35,7 +35,6 @@ from graphkit.saver_kit import (
     Retention,
     RetentionOptions,
     ThreadLike,
-    check_tags,
     check_writes,
     find_waiting_interrupts,
     get_held_run_locks,
@@ -452,20 +451,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             # Nobody can tell any more, and the thread must not seem to be empty, nor its other namespaces be hidden.
             return True
 
-    def _find_version(self, thread_id: str, version: int | None) -> int:
-        """Return a version of a thread, by default the newest.
-
-        Raises:
-            CheckpointNotFoundError: there is no such version.
-        """
-        versions = self.catalogue.list_versions(thread_id)
-        if version is None and versions:
-            return versions[-1]
-        if version is None or version not in versions:
-            missing = "version" if version is None else f"version {version}"
-            raise CheckpointNotFoundError(thread_id, missing)
-        return version
-
     # Checkpoints that load their states on first use
 
     def _list_checkpoints(self, log: Log[Medium], version: int = 0) -> Sequence[Checkpoint]:
@@ -622,17 +607,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         self.append_to_log(config, append, expects_put=expects_put)
 
-    def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        self._change_tags(config, tags, ())
-
-    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        self._change_tags(config, (), tags)
-
-    def _change_tags(self, config: ConfigLike, add: Sequence[str], remove: Sequence[str]) -> None:
-        config = RunnableConfig.of(config)
-
+    def _change_tags(self, config: RunnableConfig, add: Sequence[str], remove: Sequence[str]) -> None:
         def append(log: Log[Medium]) -> None:
             log.writer.put_tags(_require(log, config.checkpoint_id), add, remove)
 
@@ -862,16 +837,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Returns:
             What `change` returned, for each thread.
         """
-        failed = FailedThreads(verb, fatal=self.fatal_errors if goes_on else (Exception,))
-        erased = (CheckpointErasedError,) if goes_on else ()
-        results: list[_Result] = []
-        for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id), suppress(*erased):
-                results.append(change(thread_id))
-            if progress is not None:
-                progress(done, len(thread_ids), thread_id)
-        failed.raise_if_any()
-        return results
+        failed = FailedThreads(verb, fatal=(Exception,))
+        if goes_on:
+            failed = FailedThreads(verb, fatal=self.fatal_errors, passes_over=(CheckpointErasedError,))
+        return failed.change_each(thread_ids, change, progress)
 
     def _rewrite_log(
         self, config: RunnableConfig, select: Callable[[Log[Medium]], Sequence[StoredCheckpoint] | None]

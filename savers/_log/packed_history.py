@@ -41,15 +41,16 @@ _ODD_KEYS: Final = ExtType(0, b"\0")
 lone surrogate."""
 
 
-class TableReader:
-    """Reads tables of one log.
+class PackedHistory:
+    """The packed states of one log: their tables, and the bytes of their values.
 
     Attributes:
         frames: the log.
         unpack: decodes packed metadata.
     """
 
-    def __init__(self, frames: AnyFrameLog, unpack: payloads.Unpack) -> None:
+    def __init__(self, chains: Chains, frames: AnyFrameLog, unpack: payloads.Unpack) -> None:
+        self._chains = chains
         self.frames = frames
         self.unpack = unpack
 
@@ -57,6 +58,33 @@ class TableReader:
     def is_opaque(self) -> bool:
         """Whether states are the bytes of a StateSerializer."""
         return bool(self.frames.identity.is_opaque)
+
+    def read(self, stored: StoredCheckpoint) -> delta.PackedState:
+        """Return the packed state of a checkpoint; the caller must not change it.
+
+        The cost is that of the records from its keyframe on, once for all states of a chain if they
+        are read one after the other.
+
+        Raises:
+            CheckpointCorruptionError: its bytes are damaged.
+            CheckpointStorageError: the machine has too little memory for the state.
+        """
+        path = self.frames.path
+        # The chain keeps its replay, so that the next state of the same chain costs only the records between
+        # the two. An exception may leave a state half made: then the next caller begins again.
+        chain = self._chains.read(stored.keyframe_offset, stored.end)
+        number = chain.find_number(stored.offset)
+        if number is None:
+            raise CheckpointCorruptionError(path, stored.offset, "its keyframe does not lead to it")
+        try:
+            if chain.replay is None or not chain.replay.reaches(number):
+                chain.replay = Replay(self, chain)
+            return chain.replay.advance_to(number)
+        except BaseException as error:
+            chain.replay = None
+            if isinstance(error, MemoryError):
+                raise explain_no_memory(path) from error
+            raise
 
     # The bytes of values
 
@@ -202,20 +230,20 @@ class TableReader:
 class TableReplay:
     """The packed state at one checkpoint of a log after another: the cost of reading all is linear."""
 
-    def __init__(self, tables: TableReader, *, lost_offset: int | None = None, skips_metadata: bool = False) -> None:
+    def __init__(self, packed: PackedHistory, *, lost_offset: int | None = None, skips_metadata: bool = False) -> None:
         """Begin before the first record.
 
         Args:
-            tables: those of the log, which is open.
+            packed: those of the log, which is open.
             lost_offset: an offset inside the damaged region of the log. A value whose pieces are
                 lost is reported to have its bytes there. None: lost pieces are an error.
             skips_metadata: check metadata without decoding them, so that no application type needs
                 to be registered.
         """
-        self._path = tables.frames.path
-        self._tables = tables
+        self._path = packed.frames.path
+        self._packed = packed
         self._lost_offset = lost_offset
-        self._unpack: Any = _check_metadata if skips_metadata else tables.unpack
+        self._unpack: Any = _check_metadata if skips_metadata else packed.unpack
         self.checkpoint: StoredCheckpoint | None = None
         """The checkpoint of the last CHECKPOINT record."""
         self.table: delta.Table | None = None
@@ -245,9 +273,9 @@ class TableReplay:
             self.keyframe_offset = frame.offset
         decoded.checkpoint.keyframe_offset = self.keyframe_offset
         if decoded.table is not None:
-            table = self._tables.list_entries(decoded, self._lost_offset)
+            table = self._packed.list_entries(decoded, self._lost_offset)
         assert table is not None
-        self._tables.apply(table, decoded)
+        self._packed.apply(table, decoded)
         self.checkpoint = decoded.checkpoint
         self.table = table
         return decoded
@@ -269,7 +297,7 @@ class TableReplay:
                 raise CheckpointCorruptionError(self._path, target.offset, reason)
             if frame.type == CHECKPOINT:
                 try:
-                    self.step(self._tables.frames.records.open(frame))
+                    self.step(self._packed.frames.records.open(frame))
                 except CheckpointCorruptionError:
                     if self._lost_offset is None or frame.offset == target.offset:
                         raise
@@ -305,54 +333,15 @@ _MAX_KEPT: Final = 8 << 20
 """The most bytes of values that the states of one chain keep in memory."""
 
 
-class PackedHistory:
-    """The packed states of one log.
-
-    Attributes:
-        tables: reads where the bytes of their values lie.
-    """
-
-    def __init__(self, chains: Chains, frames: AnyFrameLog, unpack: payloads.Unpack) -> None:
-        self._chains = chains
-        self.tables = TableReader(frames, unpack)
-
-    def read(self, stored: StoredCheckpoint) -> delta.PackedState:
-        """Return the packed state of a checkpoint; the caller must not change it.
-
-        The cost is that of the records from its keyframe on, once for all states of a chain if they
-        are read one after the other.
-
-        Raises:
-            CheckpointCorruptionError: its bytes are damaged.
-            CheckpointStorageError: the machine has too little memory for the state.
-        """
-        path = self.tables.frames.path
-        # The chain keeps its replay, so that the next state of the same chain costs only the records between
-        # the two. An exception may leave a state half made: then the next caller begins again.
-        chain = self._chains.read(stored.keyframe_offset, stored.end)
-        number = chain.find_number(stored.offset)
-        if number is None:
-            raise CheckpointCorruptionError(path, stored.offset, "its keyframe does not lead to it")
-        try:
-            if chain.replay is None or not chain.replay.reaches(number):
-                chain.replay = Replay(self.tables, chain)
-            return chain.replay.advance_to(number)
-        except BaseException as error:
-            chain.replay = None
-            if isinstance(error, MemoryError):
-                raise explain_no_memory(path) from error
-            raise
-
-
 class Replay:
     """The packed states of a chain, made one after the other."""
 
-    def __init__(self, tables: TableReader, chain: Chain) -> None:
-        self._tables = tables
+    def __init__(self, packed: PackedHistory, chain: Chain) -> None:
+        self._packed = packed
         self._chain = chain
         self._number = -1
         """The number of the record that was applied last."""
-        self._table = delta.PackedTable(opaque=tables.is_opaque)
+        self._table = delta.PackedTable(opaque=packed.is_opaque)
         """The state there."""
         self._states: list[delta.PackedState] | None = []
         """All states until then; None once they would take too much memory."""
@@ -392,8 +381,8 @@ class Replay:
             self._step(keyframe)
             return
         # The bytes of long values are read once, here. A change in the chain adds to them in memory.
-        named = self._tables.build(keyframe)
-        bodies = self._tables.read_bodies(named.values.values(), keyframe.checkpoint.offset)
+        named = self._packed.build(keyframe)
+        bodies = self._packed.read_bodies(named.values.values(), keyframe.checkpoint.offset)
         for (name, value), body in zip(named.values.items(), bodies, strict=True):
             table.set_body(name, value, body)
         table.names = named.names
@@ -402,7 +391,7 @@ class Replay:
     def _step(self, record: DecodedRecord) -> None:
         # Callers have the state before the step, which must not change.
         self._table.values = self._table.values.copy()
-        self._tables.apply(self._table, record)
+        self._packed.apply(self._table, record)
         self._note_step()
 
     def _note_step(self) -> None:
@@ -433,11 +422,7 @@ class StateDecoder:
         self._path = path
         self._codec = codec
         self.serializer = serializer
-        self._known: dict[str, _DecodedValue] = {}
-        self.last: FrozenDict | None = None
-        """The state that was decoded last."""
-        self.size = 0
-        """About how many bytes of memory its lists take."""
+        self.forget()
 
     def make_empty(self) -> StateDecoder:
         """Return a decoder for a caller that reads the states one after another."""
@@ -445,9 +430,11 @@ class StateDecoder:
 
     def forget(self) -> None:
         """Drop the values that are kept."""
-        self._known = {}
-        self.last = None
+        self._known: dict[str, _DecodedValue] = {}
+        self.last: FrozenDict | None = None
+        """The state that was decoded last."""
         self.size = 0
+        """About how many bytes of memory its lists take."""
 
     def decode(self, packed: delta.PackedState, offset: int) -> FrozenDict:
         """Return a state.

@@ -134,8 +134,6 @@ class DecodedRecord(NamedTuple):
     ops: Sequence[Any]
     table: Sequence[Any] | None
     """In a keyframe: name, entry, name, entry, ...; None in a change."""
-    target: str | None
-    """The id of the checkpoint that this one replaces."""
     data: bytes
     start: int
     """The position of the first byte of `data` in the file."""
@@ -161,7 +159,6 @@ def pack_keyframe(
     new: StoredCheckpoint,
     ops: Sequence[Any],
     table: Sequence[Any],
-    target: str | None,
     data: bytes,
     pack: Pack,
     early: EarlyDistances | None = None,
@@ -172,7 +169,6 @@ def pack_keyframe(
         new: the checkpoint.
         ops: the ops, in the numbering of the table.
         table: the names of all keys, each with its entry.
-        target: the id of the checkpoint to replace.
         data: the bytes that the ops bring.
         pack: packs metadata with the codec.
         early: where early writes begin, if there are any.
@@ -187,14 +183,13 @@ def pack_keyframe(
     if new.metadata:
         metadata = pack(new.metadata, "metadata")
     parts: list[Any] = [id_bytes(new.id), new.node, next_node, new.created, ops, table]
-    return _pack_parts(parts, parent, metadata, target, early, data)
+    return _pack_parts(parts, parent, metadata, new.target, early, data)
 
 
 def pack_change(
     base: StoredCheckpoint,
     new: StoredCheckpoint,
     ops: Sequence[Any],
-    target: str | None,
     data: bytes,
     pack: Pack,
     early: EarlyDistances | None = None,
@@ -206,7 +201,6 @@ def pack_change(
         base: the checkpoint of the record before it.
         new: the checkpoint.
         ops: the ops.
-        target: the id of the checkpoint to replace.
         data: the bytes that the ops bring.
         pack: packs metadata with the codec.
         early: where early writes begin, if there are any.
@@ -242,7 +236,7 @@ def pack_change(
         metadata = _pack_metadata_change(base.metadata, new.metadata, pack)
     created = new.created - base.created
     parts: list[Any] = [id_bytes(new.id), node, next_node, created, ops]
-    return _pack_parts(parts, parent, metadata, target, early, data)
+    return _pack_parts(parts, parent, metadata, new.target, early, data)
 
 
 def _pack_parts(
@@ -387,11 +381,9 @@ def _decode_parts(  # noqa: C901, PLR0912, PLR0915 - the hot path of every read,
             raise ValueError("its early writes have no place")
         distances = own, others
     size = end - offset
-    checkpoint = StoredCheckpoint(
-        own_id, node, next_node, created, parent, merged, target is not None, offset, size, offset - key
-    )
+    checkpoint = StoredCheckpoint(own_id, node, next_node, created, parent, merged, target, offset, size, offset - key)
     start = end - TRAILER_SIZE - len(data)
-    return _new_record(DecodedRecord, (checkpoint, ops, table, target, data, start, distances))
+    return _new_record(DecodedRecord, (checkpoint, ops, table, data, start, distances))
 
 
 def read_id(path: str, frame: Frame) -> str:

@@ -28,7 +28,6 @@ from savers._log.frame import (
     count_zero_sectors,
     parse_extent,
     parse_frame,
-    parse_frames,
     unpack_trailer,
 )
 from savers._log.sealing import OpenedRanges
@@ -179,14 +178,6 @@ class Records:
     def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
         """Yield the records from an offset on; stop before bytes that are nothing yet or torn.
 
-        See `scan_runs`.
-        """
-        for run in self.scan_runs(start, end, seq, data):
-            yield from run
-
-    def scan_runs(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Sequence[Frame]]:
-        """Yield the records from an offset on, some at a time; stop before bytes that are nothing yet or torn.
-
         Args:
             start: where the first record begins.
             end: where the bytes end.
@@ -202,19 +193,20 @@ class Records:
         offset = base = start
         window = FIRST_WINDOW
         while offset < end:
-            frames = parse_frames(data, offset - base, end - base, offset, self.fid, seq)
-            if frames:
-                if self.seal is not None:
-                    frames = [self.open(frame) for frame in frames]
-                yield frames
-                offset = frames[-1].end
-                seq += len(frames)
-                continue
-            # No usual record. The reason may be harmless: the data end inside it, or the log ends here.
             frame = parse_frame(data, offset - base, offset, self.fid)
-            if frame == "" and base + len(data) < end:
+            if isinstance(frame, Frame):
+                if frame.seq == seq:
+                    check_known(self.path, frame)
+                    yield self.open(frame)
+                    offset = frame.end
+                    seq += 1
+                    continue
+                reason = "records are missing before it"
+            else:
+                reason = frame
+            known = data[offset - base :]
+            if not reason and base + len(data) < end:
                 # The data end inside the record. It is read whole the second time.
-                known = data[offset - base :]
                 wanted = _needed_size(known, offset, window)
                 more = self.bytes.read_at(offset, min(wanted, end - offset))
                 if not more:
@@ -225,18 +217,6 @@ class Records:
                     window = min(2 * window, WINDOW)
                     continue
                 # The log was cut meanwhile.
-            if isinstance(frame, str):
-                reason = frame
-            elif frame.seq != seq:
-                reason = "records are missing before it"
-            else:
-                # A record of a newer format, which this reader refuses or skips.
-                check_known(self.path, frame)
-                yield [self.open(frame)]
-                offset = frame.end
-                seq += 1
-                continue
-            known = data[offset - base :]
             try:
                 judge(self, offset, end, reason)
             except CheckpointCorruptionError:

@@ -42,7 +42,7 @@ def replay_states(
     for stored in reversed(checkpoints):
         in_order.append(stored.offset < next_offset)
         next_offset = min(next_offset, stored.offset)
-    replay = TableReplay(log.packed.tables, lost_offset=lost_offset)
+    replay = TableReplay(log.packed, lost_offset=lost_offset)
     records = log.frames.records
     frames = records.search(HEADER_SIZE, log.frames.end)
     for stored in checkpoints:
@@ -50,7 +50,7 @@ def replay_states(
             yield stored, replay.advance_to(stored, frames)
         else:
             own_frames = records.search(stored.keyframe_offset, stored.end)
-            yield stored, TableReplay(log.packed.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
+            yield stored, TableReplay(log.packed, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
 class Rewriter:
@@ -74,7 +74,7 @@ class Rewriter:
 
         def pack(name: str) -> bytes:
             value = values[name]
-            (body,) = source.packed.tables.read_bodies([value], stored.offset)
+            (body,) = source.packed.read_bodies([value], stored.offset)
             return delta.pack_header(value.kind, value.count) + body
 
         draft: delta.Draft = {name: delta.DELETE for name in self._written if name not in values}
@@ -117,29 +117,25 @@ class Rewriter:
 
         The pieces show what both have in common, so that no byte of it is read.
         """
-        read_pieces = self._source.packed.tables.read_pieces
+        read_pieces = self._source.packed.read_pieces
         if before is None or before.kind != value.kind:
             return pack()
-        window = delta.find_moved_window(before.pieces, before.length, value)
-        if window is not None:
-            return delta.Drop(
-                count=value.count,
-                prefix=window.prefix,
-                dropped=window.removed,
-                crc=value.crc,
-                data=read_pieces(value, window.pieces),
-            )
-        change = delta.compare_pieces(before.pieces, before.length, value)
-        added = value.length - (before.length - change.removed)
-        if not added and not change.removed and value.count == before.count:
-            return None
-        if added + delta.SPLICE_COST >= value.length:
-            return pack()
+        op = delta.DROP
+        change = delta.find_moved_window(before.pieces, before.length, value)
+        if change is None:
+            op = delta.SPLICE
+            change = delta.compare_pieces(before.pieces, before.length, value)
+            added = value.length - (before.length - change.removed)
+            if not added and not change.removed and value.count == before.count:
+                return None
+            if added + delta.SPLICE_COST >= value.length:
+                return pack()
         data = read_pieces(value, change.pieces)
         is_at_end = not change.removed and change.prefix == before.length
         if value.kind == delta.LIST and is_at_end and value.count > before.count:
-            return delta.Append(value.count - before.count, data)
-        return delta.Splice(
+            return delta.Operation(delta.APPEND, (value.count - before.count,), data)
+        return delta.replace(
+            op,
             count=value.count,
             prefix=change.prefix,
             removed=change.removed,

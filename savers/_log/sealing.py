@@ -366,15 +366,11 @@ class OpenedRanges:
             data: a range of the file.
             at: the index of the record that could not be opened.
         """
-        extent = parse_extent(data[at : at + FRAME_SIZE], first + at)
-        if extent is not None and extent.fid == self._fid and extent.length <= len(data) - at:
-            return at + extent.length
-        while True:
+        # No other record stands inside of one: the checksum of a header covers its offset.
+        at = data.find(SYNC, at + 1)
+        while at >= 0 and not self._is_record(data, at, first + at):
             at = data.find(SYNC, at + 1)
-            if at < 0:
-                return len(data)
-            if self._is_record(data, at, first + at):
-                return at
+        return len(data) if at < 0 else at
 
     def _is_record(self, data: bytes, at: int, offset: int) -> bool:
         extent = parse_extent(data[at : at + FRAME_SIZE], offset)

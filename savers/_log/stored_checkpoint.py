@@ -47,8 +47,8 @@ class StoredCheckpoint:
     """A checkpoint of a log without its state: what its record says, and what later records add."""
 
     __slots__ = (
-        "cleared", "created", "id", "is_replacement", "keyframe_offset", "metadata", "next", "node",
-        "offset", "parent", "size", "tags", "writes",
+        "cleared", "created", "id", "keyframe_offset", "metadata", "next", "node", "offset", "parent", "size",
+        "tags", "target", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +59,7 @@ class StoredCheckpoint:
         created: int,
         parent: str | None,
         metadata: FrozenDict,
-        is_replacement: bool = False,
+        target: str | None = None,
         offset: int = 0,
         size: int = 0,
         keyframe_offset: int = 0,
@@ -78,8 +78,8 @@ class StoredCheckpoint:
         """Microseconds since 1970."""
         self.parent = parent
         self.metadata = metadata
-        self.is_replacement = is_replacement
-        """Whether its record replaces an earlier checkpoint."""
+        self.target = target
+        """The id of the earlier checkpoint that its record replaces; None if it replaces none."""
         self.writes: dict[str, int] = _NO_WRITES
         """The key of each pending write, with the offset of the WRITE record that holds its
         value."""
@@ -157,9 +157,6 @@ class EarlyWrites:
     def __init__(self) -> None:
         self._waiting: dict[str, StoredCheckpoint] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
     def __iter__(self) -> Iterator[StoredCheckpoint]:
         return iter(self._waiting.values())
 
@@ -222,8 +219,8 @@ class EarlyWrites:
 class Index:
     """All checkpoints of a log in the order of the history, oldest first."""
 
-    def __init__(self) -> None:
-        self.checkpoints: list[StoredCheckpoint] = []
+    def __init__(self, checkpoints: Iterable[StoredCheckpoint] = ()) -> None:
+        self.checkpoints = list(checkpoints)
         self._positions: dict[str, int] = {}
         """By id, those of the first `_numbered` checkpoints. Few callers look for an id."""
         self._numbered = 0
@@ -242,17 +239,13 @@ class Index:
         position = self._find_position(id)
         return None if position is None else self.checkpoints[position]
 
-    def add(self, checkpoint: StoredCheckpoint, target: str | None) -> bool:
-        """Add the checkpoint of the next record.
-
-        Args:
-            checkpoint: the checkpoint; in place of another, it takes over that one's pending writes
-                and tags.
-            target: the id of the checkpoint to replace; None appends.
+    def add(self, checkpoint: StoredCheckpoint) -> bool:
+        """Add the checkpoint of the next record; in place of its target, it takes over its pending writes and tags.
 
         Returns:
-            Whether it was added; False if no checkpoint has the id of the target.
+            Whether it was added; False if no checkpoint has the id of its target.
         """
+        target = checkpoint.target
         if target is None:
             self.checkpoints.append(checkpoint)
             return True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from savers._compression import Compression
     from savers._log.frame_log import AnyFrameLog
     from savers._log.history import History
-    from savers._log.packed_history import TableReader
+    from savers._log.packed_history import PackedHistory
 
 USUAL_DEPTH: Final = 16
 """After so many changes, a keyframe follows that costs little. A reader decodes no more of them, and
@@ -69,14 +69,14 @@ class LogWriter:
         self,
         frames: AnyFrameLog,
         history: History,
-        tables: TableReader,
+        packed: PackedHistory,
         codec: Codec,
         serializer: StateSerializer | None,
         compression: Compression | None,
     ) -> None:
         self._frames = frames
         self._history = history
-        self._tables = tables
+        self._packed = packed
         self._codec = codec
         self._serializer = serializer
         self.compression = compression
@@ -119,7 +119,7 @@ class LogWriter:
             checkpoint.created_us,
             checkpoint.parent_id,
             private_copy(metadata) if metadata.kind == PRIVATE else metadata,
-            target is not None,
+            target,
         )
         pack = self._codec.pack
         if self._serializer is None:
@@ -129,7 +129,7 @@ class LogWriter:
                 draft = self._draft_changes(checkpoint.changes, state)
             else:
                 draft = self._draft_by_comparison(state)
-            self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
+            self.append(stored, draft, [*state], lambda name: pack(state[name], name), step)
         else:
             packed: object = self._serializer.dumps(state)
             if not isinstance(packed, bytes):
@@ -137,7 +137,7 @@ class LogWriter:
                 raise CheckpointSerializationError("", type(packed).__name__, reason)
             change = packed if base is None else self._compare(_OPAQUE_KEY, packed)
             draft = {} if change is None else {_OPAQUE_KEY: change}
-            self.append(stored, draft, [_OPAQUE_KEY], lambda _: packed, target, step)
+            self.append(stored, draft, [_OPAQUE_KEY], lambda _: packed, step)
         self.state = state
 
     def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
@@ -174,7 +174,6 @@ class LogWriter:
         draft: delta.Draft,
         order: list[str],
         pack: Pack,
-        target: str | None = None,
         step: int | None = None,
     ) -> None:
         """Append a checkpoint whose changes are known.
@@ -184,7 +183,6 @@ class LogWriter:
             draft: what changed since the last record; a keyframe may complete it.
             order: the keys of the new state.
             pack: packs a value of the new state.
-            target: the id of the checkpoint to replace.
             step: see `payloads.pack_change`.
 
         Raises:
@@ -198,9 +196,9 @@ class LogWriter:
         start = frames.end
         if frames.header is None:
             frames.begin_new(stored.metadata)
-        if not self._append_change(stored, draft, order, target, step):
+        if not self._append_change(stored, draft, order, step):
             try:
-                self._append_keyframe(stored, draft, order, pack, target)
+                self._append_keyframe(stored, draft, order, pack)
             except BaseException:
                 # A value of the last state could not be read, or not all records could be written:
                 # none of them may stay. The log stays in doubt, and is read again.
@@ -209,9 +207,7 @@ class LogWriter:
         self.state = None
         frames.in_doubt = False
 
-    def _append_change(
-        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None, step: int | None
-    ) -> bool:
+    def _append_change(self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], step: int | None) -> bool:
         """Append a checkpoint as what changed; return False if a keyframe is needed, or better.
 
         This decides on keyframes: none may be too far away, and ops must be able to say what changed.
@@ -237,9 +233,9 @@ class LogWriter:
         early = scan.early.measure(stored.id, start)
         if early is not None:
             flags |= EARLY
-        if target is not None:
+        if stored.target is not None:
             flags |= REPLACE
-        payload = payloads.pack_change(base, stored, ops, target, data, self._codec.pack, early, step)
+        payload = payloads.pack_change(base, stored, ops, data, self._codec.pack, early, step)
         draft.clear()
         back = start - base.offset
         stored.offset = frames.append(CHECKPOINT, payload, flags, back, start - base.keyframe_offset, stored)
@@ -251,7 +247,7 @@ class LogWriter:
         if self._table is not None:
             self._table.apply(ops, data, frames.end - TRAILER_SIZE - len(data))
         self.state_length += len(data)
-        self._history.note_appended(stored, target, None)
+        self._history.note_appended(stored, None)
         return True
 
     def _needs_keyframe(self, base: StoredCheckpoint) -> bool:
@@ -282,22 +278,20 @@ class LogWriter:
 
     # Keyframes
 
-    def _append_keyframe(
-        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack, target: str | None
-    ) -> None:
+    def _append_keyframe(self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack) -> None:
         """Append a checkpoint as a keyframe; bytes that do not fit into one record go before it."""
         # A keyframe has a table, which names the bytes of long values where earlier records have them, and ops for the
         # values that changed or are short. If these do not fit into a record, the bytes of the long ones among them
         # are appended first, and the table names these, too.
         frames = self._frames
         listed = self._list_values(draft, order, pack, {})
-        payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
+        payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed)
         if len(data) > frames.max_part or len(payload) > frames.max_payload:
             # Each may take as much memory as the state, as does each record with a part of it.
             payload = data = b""
             spilled = self._spill(draft, pack)
             listed = self._list_values(draft, order, pack, spilled)
-            payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
+            payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed)
         # The payload has the bytes of the draft, which may take as much memory as the state.
         draft.clear()
         stored.offset = frames.append(CHECKPOINT, payload, flags, checkpoint=stored)
@@ -305,16 +299,16 @@ class LogWriter:
         frames.bytes.start_writing()
         stored.size = frames.end - stored.offset
         stored.keyframe_offset = stored.offset
-        record = DecodedRecord(stored, ops, listed, target, data, frames.end - TRAILER_SIZE - len(data))
+        record = DecodedRecord(stored, ops, listed, data, frames.end - TRAILER_SIZE - len(data))
         if self._table is not None:
-            self._table = self._tables.build(record)
+            self._table = self._packed.build(record)
             self.state_length = self._table.length
         else:
             self.state_length = len(data)
-        self._history.note_appended(stored, target, record)
+        self._history.note_appended(stored, record)
 
     def _pack_keyframe(
-        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], listed: list[Any], target: str | None
+        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], listed: list[Any]
     ) -> tuple[bytes, list[Any], bytes, int]:
         """Return the payload of a keyframe, its ops and data, and its flags."""
         ops, data, flags = self._encode(draft, order)
@@ -324,9 +318,9 @@ class LogWriter:
             flags |= EARLY
         if any(entry is not None and delta.has_block(entry) for entry in listed[1::2]):
             flags |= COMPRESSED
-        if target is not None:
+        if stored.target is not None:
             flags |= REPLACE
-        payload = payloads.pack_keyframe(stored, ops, listed, target, data, self._codec.pack, early)
+        payload = payloads.pack_keyframe(stored, ops, listed, data, self._codec.pack, early)
         return payload, ops, data, flags
 
     def _list_values(
@@ -380,7 +374,7 @@ class LogWriter:
             if len(delta.get_data(op)) <= _SPILL_LENGTH:
                 continue
             packed = op if isinstance(op, bytes) else pack(name)
-            value, body = delta.split_value(packed, opaque=self._tables.is_opaque)
+            value, body = delta.split_value(packed, opaque=self._packed.is_opaque)
             for at in range(0, len(body), longest):
                 part = bytes(body[at : at + longest])
                 frames.append(DATA, part)
@@ -400,7 +394,7 @@ class LogWriter:
             threshold = compression.threshold
             for name, op in draft.items():
                 if op.__class__ is bytes and len(op) >= threshold:
-                    draft[name] = delta.compress(op, compression, opaque=self._tables.is_opaque)
+                    draft[name] = delta.compress(op, compression, opaque=self._packed.is_opaque)
                     if draft[name] is not op:
                         flags = COMPRESSED
         ops, data = delta.encode_draft(draft, names)
@@ -419,11 +413,11 @@ class LogWriter:
             return table
         last = self._history.scan.last
         if last is None:
-            return delta.Table(opaque=self._tables.is_opaque)
+            return delta.Table(opaque=self._packed.is_opaque)
         chain = self._history.chains.read(last.keyframe_offset, last.end)
-        table = self._tables.build(chain.records[0])
+        table = self._packed.build(chain.records[0])
         for record in chain.records[1:]:
-            self._tables.apply(table, record)
+            self._packed.apply(table, record)
         self._table = table
         self.state_length = table.length
         return table
@@ -487,7 +481,9 @@ class LogWriter:
         """
         if kept is not None:
             items = value[kept:]
-            return delta.Append(len(items), self._codec.pack_items(items, name, kept)) if items else None
+            if not items:
+                return None
+            return delta.Operation(delta.APPEND, (len(items),), self._codec.pack_items(items, name, kept))
         if value.__class__ is bytes and old.__class__ is bytes:
             return self._compare_bytes(name, old, value)
         packed = self._codec.pack(value, name)
@@ -501,8 +497,8 @@ class LogWriter:
             return packed
         last = self._history.scan.last
         assert last is not None
-        (old_body,) = self._tables.read_bodies([old], last.offset)
-        return delta.compare_values(old, old_body, packed, opaque=self._tables.is_opaque)
+        (old_body,) = self._packed.read_bodies([old], last.offset)
+        return delta.compare_values(old, old_body, packed, opaque=self._packed.is_opaque)
 
     def _compare_bytes(self, name: str, old: bytes, new: bytes) -> delta.Operation | bytes | None:
         """As `_compare`, for bytes objects that are in memory."""

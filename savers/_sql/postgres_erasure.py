@@ -1,10 +1,10 @@
 """Removes the bytes of deleted rows from the files of a PostgreSQL database, and finds out what keeps some.
 
-Theory of operation. VACUUM FULL writes a table anew, without the rows that no transaction can see any more. So
+Theory of operation. VACUUM FULL writes a table again, without the rows that no transaction can see any more. So
 all transactions have to end first that may still see the deleted rows. Those that began earlier have a lower
 number than one that begins now, or read a snapshot that does not have it.
 
-The planner's statistics have samples of the columns, short values and ids among them. They are made anew, and
+The planner's statistics have samples of the columns, short values and ids among them. They are taken again, and
 their own table is rewritten, too. ANALYZE leaves the samples of a table without rows as they are, so each table
 gets a row for as long as that takes, which no other transaction sees.
 
@@ -54,7 +54,7 @@ _PLACEHOLDERS: Final = (
     "DELETE FROM {run_locks} WHERE token = -9",
     "DELETE FROM {watchers} WHERE watcher = -9",
 )
-"""Make the samples anew, also of tables that have no rows otherwise."""
+"""Take the samples again, also of tables that have no rows otherwise."""
 _STATISTICS: Final = "pg_catalog.pg_statistic"
 
 

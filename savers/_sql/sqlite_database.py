@@ -36,7 +36,7 @@ from savers._sql.statements import create_tables, is_current, select_version
 from savers._threads import Backoff, InUseError, PeriodicFlush, check_may_wait, is_mine
 
 _REINDEX: Final = (
-    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "
+    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which rebuilds all indexes; "
     "verify says whether that was enough"
 )
 _EMPTY_LOG: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
@@ -176,7 +176,7 @@ class SqliteDatabase(Database):
         return not is_busy
 
     def erase_deleted(self, *, full: bool) -> Sequence[str]:  # noqa: ARG002 - a file needs nothing more
-        # VACUUM writes every page anew from the rows that are there, so that neither free pages nor gaps in pages have
+        # VACUUM writes every page again from the rows that are there, so that neither free pages nor gaps in pages have
         # old bytes, whether `secure_delete` was on when they were deleted or not. The new pages are in the write-ahead
         # log, behind the old ones. The checkpoint copies them over the file, cuts it, and empties the log.
         with closing(self.connect_to_tables()) as connection:

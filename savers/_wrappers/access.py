@@ -29,7 +29,7 @@ from graphkit.abc import (
     SupportsFlush,
     Watch,
 )
-from graphkit.errors import AccessDeniedError, CheckpointerConfigurationError, CheckpointerError
+from graphkit.errors import AccessDeniedError, CheckpointErasedError, CheckpointerConfigurationError, CheckpointerError
 from graphkit.saver_kit import (
     Change,
     ConfigLike,
@@ -197,15 +197,8 @@ class _Guard:
         if thread is not None:
             return change(self.require(operation, thread).thread, **options)
         progress = options.pop("progress", None)
-        failed = FailedThreads(operation)
-        results: list[Any] = []
-        thread_ids = self.list_allowed(operation)
-        for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id):
-                results.append(change(thread_id, **options))
-            if progress is not None:
-                progress(done, len(thread_ids), thread_id)
-        failed.raise_if_any()
+        failed = FailedThreads(operation, passes_over=(CheckpointErasedError,))
+        results = failed.change_each(self.list_allowed(operation), partial(change, **options), progress)
         return _join(operation, results, is_dry_run=options.get("dry_run", False))
 
     # Putting

@@ -368,7 +368,7 @@ class EntryLog:
         self._next_look = _LEAST_REWRITTEN
 
     def close_after_fork(self) -> None:
-        """Begin anew in the child of a fork: it shares locks and positions with the parent."""
+        """Start over in the child of a fork: it shares locks and positions with the parent."""
         self.frames.bytes.close_after_fork()
         self.frames.close()
         self._write_lock.close_after_fork()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from logging import getLogger
@@ -486,13 +485,13 @@ def sweep(histories: Histories, idle_since: datetime, stop: threading.Event) -> 
         CheckpointerError: a thread could not be read or deleted. All others are done, and the error
             names those that failed.
     """
-    failed = FailedThreads("delete")
+    # Whose an erased thread was, nobody knows any more: it stays.
+    failed = FailedThreads("delete", passes_over=(CheckpointErasedError,))
     deleted = 0
     for thread_id in histories.saver.threads():
         if stop.is_set():
             break
-        # Whose an erased thread was, nobody knows any more: it stays.
-        with failed.catch(thread_id), suppress(CheckpointErasedError):
+        with failed.catch(thread_id):
             if not histories.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
                 continue
             newest: list[CheckpointInfo] = []

@@ -34,8 +34,8 @@ def scans(monkeypatch):
     """The indexes of whole logs that were built."""
     built = []
 
-    def build():
-        built.append(Index())
+    def build(*checkpoints):
+        built.append(Index(*checkpoints))
         return built[-1]
 
     monkeypatch.setattr(history, "Index", build)

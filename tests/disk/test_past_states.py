@@ -1,4 +1,4 @@
-"""Past states are the same whether the records of their keyframe are decoded anew or kept."""
+"""Past states are the same whether the records of their keyframe are decoded again or kept."""
 
 import random
 import shutil

@@ -108,7 +108,7 @@ def execute(opener, name, nth):
 
 
 def main():
-    """Fork for each operation that is asked for, which is faster than to import everything anew."""
+    """Fork for each operation that is asked for, which is faster than to import everything again."""
     while True:
         try:
             job = pickle.load(sys.stdin.buffer)

@@ -38,6 +38,7 @@ from savers import (
     SqliteSaver,
     SubjectKeys,
     acting_as,
+    policies,
 )
 from tests.support.disks import quiet
 from tests.support.graphs import make_chain
@@ -329,6 +330,15 @@ def test_what_is_about_all_threads_goes_on_with_the_others(two_subjects, caplog)
         assert saver.threads(released=True) == ["other"]
         with pytest.raises(CheckpointErasedError):
             saver.put(T, about("ann", 1))
+
+
+def test_behind_access_control_what_is_erased_is_passed_over_too(two_subjects):
+    with two_subjects(WITHOUT_ANN) as saver:
+        guarded = AccessControlledSaver(saver, policies.prefix({"boss": ""}))
+        with acting_as("boss"):
+            assert guarded.prune(keep_last=1) > 0
+            with pytest.raises(CheckpointErasedError):
+                guarded.prune("t", keep_last=1)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_a_running_thread_cannot_be_updated_from_outside():
     compiled.update_state(CONFIG, None)
 
 
-# --- an earlier checkpoint: its next node is executed anew ------------------------------------------------------------
+# --- an earlier checkpoint: its next node is executed again -----------------------------------------------------------
 
 
 def reading_n(name):

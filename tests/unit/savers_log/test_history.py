@@ -21,7 +21,7 @@ METADATA = [
     {}, {"step": 1}, {"step": 2, "who": "x"}, {"when": EPOCH}, {"list": [1, {"a": 2}]}, {"big": 1 << 70}, {"s": "\ud800"},
     {"step": 3, "b": b"\x01", "none": None, "float": 0.5, "true": True}, {"parents": {}}, {"parents": {"a": {}}, "s": 1},
 ]  # fmt: skip
-FIELDS = [name for name in StoredCheckpoint.__slots__ if name != "is_replacement"]
+FIELDS = [name for name in StoredCheckpoint.__slots__ if name != "target"]
 
 
 def outline(checkpoints):

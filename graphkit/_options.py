@@ -271,7 +271,7 @@ class NamedRegistry(Generic[T]):
         """
         self._kind = kind
         self._defaults = defaults
-        self._registered: dict[str, T] = {}
+        self.registered: dict[str, T] = {}
 
     def register(self, name: str, value: T) -> None:
         """Register an object under a name.
@@ -280,7 +280,7 @@ class NamedRegistry(Generic[T]):
             CheckpointerConfigurationError: the name is not a string, or empty. Nothing was changed.
         """
         check_text(f"the name of a {self._kind}", name, CheckpointerConfigurationError)
-        self._registered[name] = value
+        self.registered[name] = value
 
     def get(self, name: str) -> T:
         """Return the object of a name.
@@ -288,8 +288,8 @@ class NamedRegistry(Generic[T]):
         Raises:
             CheckpointerConfigurationError: the name is unknown; the message lists the known names.
         """
-        if name in self._registered:
-            return self._registered[name]
+        if name in self.registered:
+            return self.registered[name]
         known = self.known()
         if name not in known:
             names = ", ".join(map(repr, sorted(known)))
@@ -298,4 +298,4 @@ class NamedRegistry(Generic[T]):
 
     def known(self) -> Mapping[str, T]:
         """Return all objects that are known now, by name."""
-        return {**self._defaults(), **self._registered}
+        return {**self._defaults(), **self.registered}

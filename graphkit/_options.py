@@ -1,4 +1,4 @@
-"""What options may be: numbers within limits, ages, clocks, objects that a string names; and files of options."""
+"""What options may be: numbers within limits, ages, clocks, objects that a string names; JSON, and files of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
 
 from graphkit._wording import suggest
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
@@ -177,7 +177,23 @@ def check_clock(clock: object) -> None:
         raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
 
 
-# Files
+# JSON and files
+
+
+def parse_json(text: str, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
+    """Return the value of a JSON text; `object_pairs_hook` is that of `json.loads`.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+        ValueError: it is not JSON. NaN and Infinity are not, although `json.loads` takes them.
+    """
+    import json
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"JSON has no {constant}")
+
+    return json.loads(text, object_pairs_hook=object_pairs_hook, parse_constant=refuse)
+
 
 _Pairs: TypeAlias = Sequence[tuple[Any, Any]]
 """The keys and values of a mapping, in order: a dict would hide that a key occurs twice."""
@@ -224,9 +240,7 @@ def _parse_json(text: str) -> _Pairs | None:
     Raises:
         ValueError: it is not JSON.
     """
-    import json
-
-    root = json.loads(text, object_pairs_hook=tuple)
+    root = parse_json(text, object_pairs_hook=tuple)
     return root if isinstance(root, tuple) else None
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import IO, Any, BinaryIO, Final, Literal, NamedTuple, final
 
+from graphkit._options import parse_json
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
@@ -72,7 +73,7 @@ class LineReader:
         self.number += 1
         self.text = line
         try:
-            data = json.loads(line, parse_constant=_refuse_constant)
+            data = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise self.error(f"not JSON: {error}") from error
         if not isinstance(data, dict):
@@ -179,10 +180,6 @@ def check_threads(source: LineReader, form: Form) -> list[str]:
                     pass
             found.append(thread_id)
     return found
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _require_text(value: Any) -> str:

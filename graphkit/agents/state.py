@@ -6,7 +6,6 @@ StateSerializer and CheckpointData, port classes of Petal: a state as bytes or J
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import re
 import struct
@@ -15,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from string import Formatter
-from typing import Any, Final, NoReturn, Self, final
+from typing import Any, Final, Self, final
 
 from graphkit._build.state_graph import parse_schema
+from graphkit._options import parse_json
 from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
 from graphkit._values.codec import Codec, MalformedDataError, find_value_types
@@ -233,7 +233,7 @@ class StateSerializer:
             CheckpointSerializationError: a type is not in `types`.
         """
         try:
-            encoded = json.loads(text, parse_constant=_refuse_constant)
+            encoded = parse_json(text)
             return copy.deepcopy(JsonValueCodec(types).decode(encoded))
         except CheckpointSerializationError:
             raise
@@ -252,10 +252,6 @@ def _frame(encoding: bytes, body: bytes) -> bytes:
     checksum = zlib.crc32(encoding + body)
     header = _HEADER.pack(_MAGIC, encoding, checksum)
     return header + body
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 VERSION: Final = "1.0"

@@ -362,46 +362,36 @@ class CopyCounts:
     skipped_versions: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stage:
-    """One history of the source in all its namespaces: a version, or the active one."""
-
-    version: int | None
-    namespaces: Sequence[str]
-
-
 @dataclass(kw_only=True)
 class _Plan:
     """What is stored in the target, and what is missing there."""
 
-    stages: Sequence[_Stage]
-    released: int
-    """How many stages are stored as versions. The next one is the active history of the target."""
-    active: dict[str, HistoryComparison] = field(default_factory=dict)
-    """How much of that stage is stored, by namespace."""
-    skipped: int = 0
-    """Checkpoints that are stored, in all stages."""
+    unreleased: Sequence[int | None]
+    """The versions of the source that the target does not have, and None: the active history. The first of them is
+    the active history of the target."""
+    active: Mapping[str, HistoryComparison]
+    """How much of that one is stored, by namespace."""
+    skipped: int
+    """Checkpoints that are stored, those of versions included."""
+    skipped_versions: int
+    """Versions that are stored."""
 
     @property
     def has_all_checkpoints(self) -> bool:
         """Whether no checkpoint and no version is missing."""
-        is_last = self.released == len(self.stages) - 1
-        return is_last and not any(found.first_missing for found in self.active.values())
+        return len(self.unreleased) == 1 and not any(found.first_missing for found in self.active.values())
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is missing."""
-        return self.has_all_checkpoints and not any(found.parts for found in self.active.values())
-
-    def find_missing(self) -> tuple[str, str | None, str]:
-        """Return the namespace and the checkpoint of the first thing that is missing, and what it is."""
+    def find_missing(self) -> tuple[str, str | None, str] | None:
+        """Return the namespace and the checkpoint of the first thing that is missing, and what it is; or None."""
         for namespace, found in self.active.items():
             if found.first_missing:
                 return namespace, found.first_missing, "it is not stored"
             for part in found.parts:
                 names = [*(f"pending write {key!r}" for key in part.writes), *(f"tag {tag!r}" for tag in part.tags)]
                 return namespace, part.address.checkpoint_id, f"{', '.join(names)}: not stored"
-        return "", "", "a version is not stored"
+        if not self.has_all_checkpoints:
+            return "", "", "a version is not stored"
+        return None
 
 
 @contextmanager
@@ -471,63 +461,60 @@ class ThreadCopier:
             plan = self._compare()
             was_incomplete = False
         counts.skipped_checkpoints += plan.skipped
-        counts.skipped_versions += plan.released
-        if plan.is_complete and not was_incomplete:
-            return False
+        counts.skipped_versions += plan.skipped_versions
+        missing = plan.find_missing()
         if was_incomplete:
-            self._begin(plan.stages[plan.released])
+            self._begin(plan.unreleased[0])
+        elif missing is None:
+            return False
         for _ in range(_ROUNDS):
             self._append_missing(plan, counts)
             plan = self._compare()
-            if plan.is_complete:
+            missing = plan.find_missing()
+            if missing is None:
                 self._incoming.finish()
                 return True
-        raise self._conflict(*plan.find_missing())
+        assert missing is not None
+        raise self._conflict(*missing)
 
     # Comparing
 
     def _compare(self) -> _Plan:
         versions = self._source.list_versions() if self._versions else []
-        stages = [_Stage(version=version, namespaces=self._source.list_namespaces(version)) for version in versions]
-        stages.append(_Stage(version=None, namespaces=self._source.list_namespaces()))
         stored = self._target.list_versions() if self._versions else []
-        released = len(stored)
         # The target has the first versions of the source, and can number the others as the source does.
-        if versions[:released] != stored:
+        if versions[: len(stored)] != stored:
             reason = f"the target has the versions {stored}, which {self._source.name} does not begin with"
             raise CheckpointConflictError(self._source.thread_id, reason)
-        following = stored[-1] + 1 if stored else 1
-        for number, version in enumerate(versions[released:], following):
+        unreleased = versions[len(stored) :]
+        for number, version in enumerate(unreleased, stored[-1] + 1 if stored else 1):
             if version != number:
                 reason = f"the target would number version {version} as {number}; copy without versions"
                 raise CheckpointConflictError(self._source.thread_id, reason)
-        plan = _Plan(stages=stages, released=released)
-        for stage in stages[:released]:
-            assert stage.version is not None
-            in_target = self._target.list_namespaces(stage.version)
-            for namespace, found in self._compare_stage(stage, in_target, stage.version).items():
+        skipped = 0
+        for version in stored:
+            for namespace, found in self._compare_histories(version, version).items():
                 if found.first_missing:
-                    reason = f"it is missing in version {stage.version}"
-                    raise self._conflict(namespace, found.first_missing, reason)
-                plan.skipped += found.stored
-        plan.active = self._compare_stage(stages[released], self._target.list_namespaces(), None)
-        plan.skipped += sum(found.stored for found in plan.active.values())
-        return plan
+                    raise self._conflict(namespace, found.first_missing, f"it is missing in version {version}")
+                skipped += found.stored
+        stages = [*unreleased, None]
+        active = self._compare_histories(stages[0], None)
+        skipped += sum(found.stored for found in active.values())
+        return _Plan(unreleased=stages, active=active, skipped=skipped, skipped_versions=len(stored))
 
-    def _compare_stage(
-        self, stage: _Stage, in_target: Sequence[str], version: int | None
-    ) -> dict[str, HistoryComparison]:
-        """Compare each namespace of a stage with a version of the target, or with its active history (None)."""
+    def _compare_histories(self, version: int | None, target_version: int | None) -> dict[str, HistoryComparison]:
+        """Compare each history of a version with one of the target; None: the active histories."""
+        in_source = self._source.list_namespaces(version)
+        in_target = self._target.list_namespaces(target_version)
         compared: dict[str, HistoryComparison] = {}
-        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
+        for namespace in dict.fromkeys((*in_source, *in_target)):
             wanted: Iterable[ReadCheckpoint] = ()
-            if namespace in stage.namespaces:
-                wanted = self._source.read(namespace, stage.version)
+            if namespace in in_source:
+                wanted = self._source.read(namespace, version)
             if namespace in in_target:
-                self._check_key(namespace, stage.version, version)
-            stored = self._target.read(namespace, version)
-            has_parts = stage.version is None
-            compared[namespace] = self._compare_history(namespace, wanted, stored, has_parts=has_parts)
+                self._check_key(namespace, version, target_version)
+            stored = self._target.read(namespace, target_version)
+            compared[namespace] = self._compare_history(namespace, wanted, stored, has_parts=version is None)
         return compared
 
     def _check_key(self, namespace: str, source_version: int | None, target_version: int | None) -> None:
@@ -620,34 +607,35 @@ class ThreadCopier:
     # Copying
 
     def _append_missing(self, plan: _Plan, counts: CopyCounts) -> None:
-        stages = plan.stages[plan.released :]
         # Before the parts: with an answer and without the checkpoints that followed, the thread
         # would look like one that a worker may resume.
         if not plan.has_all_checkpoints:
-            self._begin(stages[0])
+            self._begin(plan.unreleased[0])
         for found in plan.active.values():
             for part in found.parts:
                 part.put(self._target.saver)
-        for number, stage in enumerate(stages):
-            if number > 0:
-                self._begin(stage)
-            for namespace in stage.namespaces:
-                stored = plan.active[namespace].stored if number == 0 else 0
-                for read in islice(self._source.read(namespace, stage.version), stored, None):
+        stored = {namespace: found.stored for namespace, found in plan.active.items()}
+        for version in plan.unreleased:
+            if version != plan.unreleased[0]:
+                self._begin(version)
+                stored = {}
+            for namespace in self._source.list_namespaces(version):
+                for read in islice(self._source.read(namespace, version), stored.get(namespace, 0), None):
                     self._incoming.put(namespace, read.stored)
                     counts.checkpoints += 1
-            if stage.version is not None:
-                self._incoming.release(stage.version)
+            if version is not None:
+                self._incoming.release(version)
                 counts.versions += 1
         self._incoming.settle()
 
-    def _begin(self, stage: _Stage) -> None:
-        if not stage.namespaces:
+    def _begin(self, version: int | None) -> None:
+        namespaces = self._source.list_namespaces(version)
+        if not namespaces:
             return
+        namespace = min(namespaces)
         # A version may have only the placeholder of a copy that was cut short, which is not read.
-        namespace = min(stage.namespaces)
-        for first in self._source.read(namespace, stage.version):
+        for first in self._source.read(namespace, version):
             checkpoint = first.stored.checkpoint
-            key = self._find_own_key(namespace, stage.version)
-            self._incoming.begin(stage.namespaces, checkpoint.state, checkpoint.metadata, key)
+            key = self._find_own_key(namespace, version)
+            self._incoming.begin(namespaces, checkpoint.state, checkpoint.metadata, key)
             break

@@ -19,14 +19,14 @@ damage are exported, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from logging import getLogger
 from typing import Final, NamedTuple
 
 from graphkit._options import check_choice
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.capabilities import HasVersions, Progress
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, check_stores, hold_both
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
@@ -45,11 +45,6 @@ from graphkit.errors import (
 )
 
 __all__ = ["Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
-
-Progress = Callable[[int, int, str], object]
-"""Called after each thread with how many are done, how many there are (0 if unknown), and its
-id."""
-
 
 _LOGGER: Final = getLogger("graphkit")
 _PASSED_OVER: Final = "thread %.80r is passed over: %s"

@@ -23,7 +23,7 @@ from graphkit._options import parse_json
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasThreadDirectories
+from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit._saver.incomplete import StoredCheckpoint
 from graphkit._transfer.copying import ReadCheckpoint, ThreadSource, with_changes
 from graphkit._values.frozen import FrozenDict
@@ -395,7 +395,7 @@ def find_directory(saver: BaseCheckpointSaver, thread_id: str = "") -> Path:
     Raises:
         CheckpointerConfigurationError: the saver keeps no files.
     """
-    if not isinstance(saver, HasThreadDirectories):
+    if not isinstance(saver, HasBaseDirectory):
         raise CheckpointerConfigurationError(f"{type(saver).__name__} has no logs; use the readable form")
     return Path(saver.thread_directory(thread_id))
 

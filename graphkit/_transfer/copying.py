@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import errno
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -298,16 +299,11 @@ class HistoryComparison:
     """What stored checkpoints lack, although they are equal otherwise."""
 
 
-def _text(value: Any) -> str:
-    """Return what tells values apart that == does not, such as 1 and True, or dicts in another order."""
-    return format_line({"": value})
-
-
 def _changed_keys(change: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in ("set", "extend"):
         for key, value in change.get(kind, {}).items():
-            found[key] = kind + _text(value)
+            found[key] = kind + json.dumps(value)
     for key in change.get("drop", ()):
         found[key] = "drop"
     return found
@@ -568,7 +564,7 @@ class ThreadCopier:
             writes = one.record.get("writes", {})
             stored_writes = other.record.get("writes", {})
             for key, stored_key in zip_longest(islice(writes, len(stored_writes)), stored_writes):
-                is_equal = key == stored_key and _text(writes[key]) == _text(stored_writes[key])
+                is_equal = key == stored_key and json.dumps(writes[key]) == json.dumps(stored_writes[key])
                 if not is_equal:
                     reason = f"its pending write {stored_key!r} differs from {self._source.name}"
                     raise self._conflict(namespace, other.id, reason)
@@ -587,7 +583,7 @@ class ThreadCopier:
         for name in _FIELDS:
             wanted = one.record[name]
             stored = other.record[name]
-            if _text(wanted) == _text(stored):
+            if json.dumps(wanted) == json.dumps(stored):
                 continue
             if name == "id":
                 reason = f"{self._source.name} has {one.id} in its place; delete the thread first, or copy it elsewhere"

@@ -11,13 +11,15 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
-from typing import IO, Any, BinaryIO, Final, Literal, NamedTuple, final
+from typing import IO, Any, Final, Literal, NamedTuple, final
 
 from graphkit._options import parse_json
 from graphkit._records.checkpoint import Checkpoint
@@ -170,15 +172,15 @@ def check_threads(source: LineReader, form: Form) -> list[str]:
         CheckpointFormatError: the file is damaged or cut short.
     """
     found: list[str] = []
-    with Path(os.devnull).open("wb") as nothing:
-        while (data := source.read_first()) is not None:
-            thread_id = data["thread"]
-            if form == "logs":
-                _read_logs(source, thread_id, lambda _: nullcontext(nothing))
-            else:
-                with source.read_thread(thread_id, JsonValueCodec()):
-                    pass
-            found.append(thread_id)
+    while (data := source.read_first()) is not None:
+        thread_id = data["thread"]
+        if form == "logs":
+            for _ in _read_logs(source, thread_id):
+                pass
+        else:
+            with source.read_thread(thread_id, JsonValueCodec()):
+                pass
+        found.append(thread_id)
     return found
 
 
@@ -288,7 +290,7 @@ class ThreadFile(ThreadSource):
         source = LineReader(self._iter_lines(place.offset), number=place.number)
         for read in self._make_records(namespace, version, self._parse_lines(source, history)):
             # Everything else would be stored differently, and could not be told from the file afterwards.
-            if format_line(read.record) != format_line(json.loads(source.text)):
+            if json.dumps(read.record) != json.dumps(json.loads(source.text)):
                 raise source.error("malformed: an export would write it in another way")
             yield read
 
@@ -464,18 +466,14 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     logs: dict[str, Path] = {}
     """For each name the file that holds its bytes until all of them were read."""
     with ExitStack() as stack:
-
-        @contextmanager
-        def create_file(name: str) -> Iterator[BinaryIO]:
+        for name, chunks in groupby(_read_logs(source, thread_id), key=itemgetter(0)):
             logs[name] = path = directory / f"tmp-{name.replace('/', '-')}"
             stack.callback(path.unlink, missing_ok=True)
             path.unlink(missing_ok=True)  # left by an import that died, or a link, which must not be written through
             with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                yield file
+                file.writelines(chunk for _, chunk in chunks)
                 file.flush()
                 os.fsync(file.fileno())
-
-        _read_logs(source, thread_id, create_file)
         missing: set[str] = set()
         for name, temporary in logs.items():
             path = directory / name
@@ -501,10 +499,8 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     sync_directory(directory)
 
 
-def _read_logs(
-    source: LineReader, thread_id: str, open_file: Callable[[str], AbstractContextManager[BinaryIO]]
-) -> None:
-    """Read the lines of all logs of a thread, and write the bytes of each to the file that `open_file` opens for it.
+def _read_logs(source: LineReader, thread_id: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the bytes of all logs of a thread, part by part, each with the name of its log.
 
     Raises:
         CheckpointFormatError: lines or logs are missing, or were changed.
@@ -512,34 +508,28 @@ def _read_logs(
     digests: dict[str, str] = {}
     while "end" not in (data := source.read_required(of=thread_id)):
         name = data.get("file")
-        if not isinstance(name, str) or not _FILE.match(name):
+        if not isinstance(name, str) or not _FILE.match(name) or name in digests:
             raise source.error("expected a log")
-        with open_file(name) as file:
-            digests[name] = _read_log(source, file, thread_id)
+        digest = blake2b(digest_size=16)
+        yield name, b""  # the log may be empty
+        while "data" in (data := source.read_required(of=thread_id)):
+            try:
+                chunk = base64.b64decode(data["data"], validate=True)
+            except (TypeError, ValueError) as error:
+                raise source.error(f"not base64: {error}") from error
+            digest.update(chunk)
+            yield name, chunk
+        digests[name] = digest.hexdigest()
+        if data.get("digest") != digests[name]:
+            raise source.error("the bytes before this line were changed")
     if data["end"] != thread_id or data.get("files", digests) != digests:
         raise source.error(f"logs of thread {thread_id!r} are missing, or were changed")
 
 
-def _read_log(source: LineReader, file: BinaryIO, thread_id: str) -> str:
-    """Read the lines of a log, and write its bytes to a file; return their digest.
-
-    Raises:
-        CheckpointFormatError: the bytes do not match their digest, or lines are missing.
-    """
-    digest = blake2b(digest_size=16)
-    while "data" in (data := source.read_required(of=thread_id)):
-        try:
-            chunk = base64.b64decode(data["data"], validate=True)
-        except (TypeError, ValueError) as error:
-            raise source.error(f"not base64: {error}") from error
-        digest.update(chunk)
-        file.write(chunk)
-    if data.get("digest") != digest.hexdigest():
-        raise source.error("the bytes before this line were changed")
-    return digest.hexdigest()
-
-
 def sync_directory(directory: Path) -> None:
+    """Bring the names in a directory to the disk."""
+    if os.name == "nt":  # Windows does so itself
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -286,6 +286,7 @@ class NamedRegistry(Generic[T]):
         self._kind = kind
         self._defaults = defaults
         self.registered: dict[str, T] = {}
+        """What was registered by hand, by name."""
 
     def register(self, name: str, value: T) -> None:
         """Register an object under a name.

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from threading import Lock
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from graphkit._options import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
@@ -195,14 +193,8 @@ _SAVERS: Final[NamedRegistry[_Kind]] = NamedRegistry(
 _STORES: Final[NamedRegistry[_Kind]] = NamedRegistry(
     "checkpoint store", lambda: {**_SAVERS.known(), "memory": _get_shared_memory}
 )
-_MEMORY_LOCK: Final = Lock()
 
 
 def _get_shared_memory() -> BaseCheckpointSaver:
-    with _MEMORY_LOCK:
-        return _make_shared_memory()
-
-
-@cache
-def _make_shared_memory() -> BaseCheckpointSaver:
-    return get_saver("memory")
+    # Of several threads that come first, one registers its saver, and all of them get that one.
+    return cast("BaseCheckpointSaver", _STORES.registered.setdefault("memory", get_saver("memory")))

@@ -151,12 +151,11 @@ def copy_threads(
         with failed.catch(thread_id):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
-            values = JsonValueCodec(learns_types=True)
-            thread = StoredThread(source, thread_id, values)
+            thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
             try:
                 with hold_both(source, target, thread_id, lock_timeout):
                     thread.check_whole()
-                    was_missing = ThreadCopier(thread, target, values, versions=versions).copy(counts)
+                    was_missing = ThreadCopier(thread, target, versions=versions).copy(counts)
                 if not was_missing:
                     skipped.append(thread_id)
                 copied.append(thread_id)
@@ -318,14 +317,14 @@ def import_threads(
         if form == "logs":
             counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
         else:
-            values = JsonValueCodec(types)
-            with source.read_thread(thread_id, values) as thread, saver.run_lock(RunnableConfig(thread_id)):
+            file_thread = source.read_thread(thread_id, JsonValueCodec(types))
+            with file_thread as thread, saver.run_lock(RunnableConfig(thread_id)):
                 has_versions = bool(thread.list_versions())
                 if has_versions and not isinstance(saver, HasVersions):
                     raise CheckpointerConfigurationError(
                         f"{type(saver).__name__} keeps no versions; export without them, or import elsewhere"
                     )
-                ThreadCopier(thread, saver, values, versions=has_versions).copy(counts)
+                ThreadCopier(thread, saver, versions=has_versions).copy(counts)
         imported.append(thread_id)
         progress(len(imported), 0, thread_id)
     return Imported(imported, counts.checkpoints, counts.skipped_checkpoints)

@@ -104,7 +104,7 @@ class ThreadSource(abc.ABC):
 
     def __init__(self, thread_id: str, values: JsonValueCodec) -> None:
         self.thread_id = thread_id
-        self._values = values
+        self.values = values
 
     @abc.abstractmethod
     def list_versions(self) -> Sequence[int]:
@@ -130,7 +130,7 @@ class ThreadSource(abc.ABC):
         self, namespace: str, version: int | None, history: Iterable[StoredCheckpoint]
     ) -> Iterator[ReadCheckpoint]:
         """Yield the checkpoints of a history with their records. Their `changes` apply to the state before them."""
-        differ = StateDiffer(self._values)
+        differ = StateDiffer(self.values)
         for stored in history:
             checkpoint = stored.checkpoint
             record: dict[str, Any] = {
@@ -140,11 +140,11 @@ class ThreadSource(abc.ABC):
                 "next": checkpoint.next_node_id,
                 "parent": checkpoint.parent_id,
                 "created": checkpoint.created_at.isoformat(),
-                "metadata": self._values.encode(dict(checkpoint.metadata), "metadata"),
+                "metadata": self.values.encode(dict(checkpoint.metadata), "metadata"),
                 "state": differ.advance(checkpoint.state, checkpoint.changes),
             }
             if stored.writes:
-                record["writes"] = {key: self._values.encode(value, key) for key, value in stored.writes.items()}
+                record["writes"] = {key: self.values.encode(value, key) for key, value in stored.writes.items()}
             if stored.tags:
                 record["tags"] = [*stored.tags]
             if version is not None:
@@ -416,19 +416,17 @@ def hold_both(
 class ThreadCopier:
     """Copies one thread to a saver. The caller holds its run lock there."""
 
-    def __init__(
-        self, source: ThreadSource, target: BaseCheckpointSaver, values: JsonValueCodec, *, versions: bool
-    ) -> None:
+    def __init__(self, source: ThreadSource, target: BaseCheckpointSaver, *, versions: bool) -> None:
         """Prepare a copy.
 
         Args:
             source: the thread.
             target: where to copy it.
-            values: the codec of the source: the same type must have the same name in both.
             versions: whether to copy released histories.
         """
         self._source = source
-        self._target = StoredThread(target, source.thread_id, values)
+        # One codec for both sides: the same type has the same name in both.
+        self._target = StoredThread(target, source.thread_id, source.values)
         self._versions = versions
         # Between stores, the thread has the same id.
         self._incoming = IncomingThread(target, source.thread_id, source.thread_id)

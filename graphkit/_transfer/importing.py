@@ -316,7 +316,7 @@ class ThreadFile(ThreadSource):
             before = stored.checkpoint.state
 
     def _parse(self, data: Mapping[str, Any], before: Mapping[str, Any]) -> StoredCheckpoint:
-        decode = self._values.decode
+        decode = self.values.decode
         checkpoint = Checkpoint(
             id=_require_text(data["id"]),
             node_id=_require_text(data["node"]),
@@ -324,7 +324,7 @@ class ThreadFile(ThreadSource):
             parent_id=None if data["parent"] is None else _require_text(data["parent"]),
             created_at=datetime.fromisoformat(data["created"]),
             metadata=decode(data["metadata"]),
-            state=apply_change(self._values, before, data["state"]),
+            state=apply_change(self.values, before, data["state"]),
         )
         if "version" in data:
             return StoredCheckpoint(checkpoint)

@@ -112,14 +112,14 @@ def check_texts(name: str, value: object, error: type[Exception] = ValueError) -
     return frozenset(value)  # type: ignore[call-overload, no-any-return]
 
 
-def check_time(name: str, value: object, error: type[Exception] = ValueError) -> None:
+def check_time(name: str, value: object) -> None:
     """Check a point in time: an aware datetime.
 
     Raises:
-        error: it is something else.
+        ValueError: it is something else.
     """
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise error(f"{name} must be an aware datetime, such as datetime.now(UTC), not {value!r}")
+        raise ValueError(f"{name} must be an aware datetime, such as datetime.now(UTC), not {value!r}")
 
 
 def check_choice(name: str, value: object, *known: str) -> None:

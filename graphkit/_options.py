@@ -1,4 +1,4 @@
-"""What options may be: numbers within limits, ages, clocks, objects that a string names; and files of options."""
+"""What options may be: numbers within limits, ages, clocks, objects that a string names; JSON, and files of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
 
 from graphkit._wording import suggest
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
@@ -112,14 +112,14 @@ def check_texts(name: str, value: object, error: type[Exception] = ValueError) -
     return frozenset(value)  # type: ignore[call-overload, no-any-return]
 
 
-def check_time(name: str, value: object, error: type[Exception] = ValueError) -> None:
+def check_time(name: str, value: object) -> None:
     """Check a point in time: an aware datetime.
 
     Raises:
-        error: it is something else.
+        ValueError: it is something else.
     """
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise error(f"{name} must be an aware datetime, such as datetime.now(UTC), not {value!r}")
+        raise ValueError(f"{name} must be an aware datetime, such as datetime.now(UTC), not {value!r}")
 
 
 def check_choice(name: str, value: object, *known: str) -> None:
@@ -177,7 +177,23 @@ def check_clock(clock: object) -> None:
         raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
 
 
-# Files
+# JSON and files
+
+
+def parse_json(text: str, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
+    """Return the value of a JSON text; `object_pairs_hook` is that of `json.loads`.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+        ValueError: it is not JSON. NaN and Infinity are not, although `json.loads` takes them.
+    """
+    import json
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"JSON has no {constant}")
+
+    return json.loads(text, object_pairs_hook=object_pairs_hook, parse_constant=refuse)
+
 
 _Pairs: TypeAlias = Sequence[tuple[Any, Any]]
 """The keys and values of a mapping, in order: a dict would hide that a key occurs twice."""
@@ -224,9 +240,7 @@ def _parse_json(text: str) -> _Pairs | None:
     Raises:
         ValueError: it is not JSON.
     """
-    import json
-
-    root = json.loads(text, object_pairs_hook=tuple)
+    root = parse_json(text, object_pairs_hook=tuple)
     return root if isinstance(root, tuple) else None
 
 
@@ -271,7 +285,8 @@ class NamedRegistry(Generic[T]):
         """
         self._kind = kind
         self._defaults = defaults
-        self._registered: dict[str, T] = {}
+        self.registered: dict[str, T] = {}
+        """What was registered by hand, by name."""
 
     def register(self, name: str, value: T) -> None:
         """Register an object under a name.
@@ -280,7 +295,7 @@ class NamedRegistry(Generic[T]):
             CheckpointerConfigurationError: the name is not a string, or empty. Nothing was changed.
         """
         check_text(f"the name of a {self._kind}", name, CheckpointerConfigurationError)
-        self._registered[name] = value
+        self.registered[name] = value
 
     def get(self, name: str) -> T:
         """Return the object of a name.
@@ -288,8 +303,8 @@ class NamedRegistry(Generic[T]):
         Raises:
             CheckpointerConfigurationError: the name is unknown; the message lists the known names.
         """
-        if name in self._registered:
-            return self._registered[name]
+        if name in self.registered:
+            return self.registered[name]
         known = self.known()
         if name not in known:
             names = ", ".join(map(repr, sorted(known)))
@@ -298,4 +313,4 @@ class NamedRegistry(Generic[T]):
 
     def known(self) -> Mapping[str, T]:
         """Return all objects that are known now, by name."""
-        return {**self._defaults(), **self._registered}
+        return {**self._defaults(), **self.registered}

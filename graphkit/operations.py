@@ -25,10 +25,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from graphkit._engine.submit import freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._erasure import ErasureLedger, ErasureReport, erase, erase_where
+from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
@@ -155,9 +156,9 @@ def cancel(saver: BaseCheckpointSaver, thread: ThreadLike, *, reason: str | None
     config = RunnableConfig(require_root(thread).thread)
     request = freeze_value("reason", {"reason": reason, "at": datetime.now(UTC)})
 
-    def cancel_idle(latest: CheckpointInfo, *, was_asked: bool) -> bool:
+    def cancel_idle(latest: CheckpointInfo, asked: Sequence[str]) -> bool:
         if latest.stopped == "cancelled":
-            return was_asked
+            return bool(asked)
         if not latest.stopped and latest.next_node_id == END:
             return False
         stopped = config.with_check_point_id(latest.id)
@@ -189,8 +190,8 @@ def pause(saver: BaseCheckpointSaver, thread: ThreadLike) -> bool:
     config = RunnableConfig(require_root(thread).thread)
     request = freeze_value("at", {"reason": None, "at": datetime.now(UTC)})
 
-    def is_stopped(latest: CheckpointInfo, *, was_asked: bool) -> bool:
-        return was_asked and latest.stopped == "interrupted"
+    def is_stopped(latest: CheckpointInfo, asked: Sequence[str]) -> bool:
+        return bool(asked) and latest.stopped == "interrupted"
 
     return _stop_run(saver, config, {PAUSE_REQUEST: request}, is_stopped)
 
@@ -429,10 +430,6 @@ def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
     return path
 
 
-# Where the documentation and tracebacks look for them.
-for _public in (submit, erase, erase_where, ErasureLedger, ErasureReport):
-    _public.__module__ = __name__
-
 # For async code. A cancelled caller does not leave the thread behind: what it began is done.
 asubmit = make_async(submit)
 acancel = make_async(cancel)
@@ -448,14 +445,11 @@ aerase_where = make_async(erase_where)
 # Helpers
 
 
-class _StopIdle(Protocol):
-    """Decides about a thread whose run lock the caller holds; returns what the operation returns."""
-
-    def __call__(self, latest: CheckpointInfo, *, was_asked: bool) -> bool: ...
-
-
 def _stop_run(
-    saver: BaseCheckpointSaver, config: RunnableConfig, request: Mapping[str, Any], stop_idle: _StopIdle
+    saver: BaseCheckpointSaver,
+    config: RunnableConfig,
+    request: Mapping[str, Any],
+    stop_idle: Callable[[CheckpointInfo, Sequence[str]], bool],
 ) -> bool:
     """Leave a request to the run of a thread, or act on the thread if it has no run.
 
@@ -463,8 +457,8 @@ def _stop_run(
         saver: the store.
         config: names the thread.
         request: the pending write that is the request.
-        stop_idle: called under the run lock if no run holds it, with the latest checkpoint, and whether
-            a run was asked before.
+        stop_idle: called under the run lock if no run holds it, with the latest checkpoint, and the
+            mailboxes at which a run was asked before; returns what the operation returns.
     """
     if saver.run_lock_key(config) in locks_held_by_runs():  # a node of the run itself, which could enter its lock
         _find_own_latest(saver, config)
@@ -479,7 +473,7 @@ def _stop_run(
             with suppress(ThreadBusyError), saver.run_lock(config, timeout):
                 # A later run of the thread must not find what this one did not read.
                 _put_requests(saver, config, asked, dict.fromkeys(request))
-                return stop_idle(_find_own_latest(saver, config), was_asked=bool(asked))
+                return stop_idle(_find_own_latest(saver, config), asked)
             # The run goes on. It has the request if its mailbox is the one at which it was asked; if it is
             # another one, the run may have looked before the request was there. A run that has recorded how
             # it ends does not look any more, and is about to release its lock. But a branch may wait for a
@@ -607,3 +601,6 @@ def _read_interrupts(
     """Return what waits again at a copy of a checkpoint."""
     recorded = {**read_left_writes(saver, config, checkpoint), **saver.get_writes(config)}
     return writes_of_copy(recorded, now)
+
+
+set_public_module(globals(), __name__)

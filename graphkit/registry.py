@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 
 from graphkit._options import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
@@ -32,6 +30,9 @@ __all__ = [
 
 Factory = Callable[..., BaseCheckpointSaver]
 """A class or function that makes a saver."""
+
+_Kind: TypeAlias = Factory | EntryPoint | BaseCheckpointSaver
+"""What a name may stand for: what makes savers, an installed one of these, or a store that exists."""
 
 
 def register_saver(name: str, factory: Factory) -> None:
@@ -114,7 +115,6 @@ def register_checkpoint_store(name: str, store: BaseCheckpointSaver | Factory | 
     if not isinstance(saver, BaseCheckpointSaver) and not callable(saver):
         raise CheckpointerConfigurationError(f"a checkpoint store must be a saver or a factory, not {store!r}")
     _STORES.register(name, saver)
-    _STORE_FACTORIES[name] = saver if callable(saver) else lambda: saver
 
 
 def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
@@ -132,15 +132,10 @@ def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
             option is unknown or missing, or there are options for a store that exists.
         MissingDependencyError: the saver needs a package that is not installed.
     """
-    store = _STORES.get(name)
-    if not isinstance(store, BaseCheckpointSaver):
-        return _make_saver(name, store, options)
-    if options:
-        raise CheckpointerConfigurationError(f"the store {name!r} exists already; it takes no {', '.join(options)}")
-    return store
+    return _make_saver(name, _STORES.get(name), options)
 
 
-def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]) -> BaseCheckpointSaver:
+def _make_saver(name: str, kind: _Kind, options: Mapping[str, Any]) -> BaseCheckpointSaver:
     factory, arguments, keywords = _bind_options(name, kind, options)
     saver: object = factory(*arguments, **keywords)
     if not isinstance(saver, BaseCheckpointSaver):
@@ -150,14 +145,16 @@ def _make_saver(name: str, kind: Factory | EntryPoint, options: Mapping[str, Any
     return saver
 
 
-def _bind_options(
-    name: str, kind: Factory | EntryPoint, options: Mapping[str, Any]
-) -> tuple[Factory, list[Any], dict[str, Any]]:
+def _bind_options(name: str, kind: _Kind, options: Mapping[str, Any]) -> tuple[Factory, list[Any], dict[str, Any]]:
     """Return a factory, and the positional arguments and the keywords that options stand for.
 
     Raises:
         CheckpointerConfigurationError: the factory does not take them.
     """
+    if isinstance(kind, BaseCheckpointSaver):
+        if options:
+            raise CheckpointerConfigurationError(f"the store {name!r} exists already; it takes no {', '.join(options)}")
+        return lambda: kind, [], {}
     # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
     # class.
     factory: Factory = kind if callable(kind) else kind.load()
@@ -188,27 +185,16 @@ def _bind_options(
     return factory, arguments, keywords
 
 
-_STORE_FACTORIES: Final[dict[str, Factory]] = {}
-"""The stores registered by hand, so that `get_saver` and configurations know them. An installed saver of the
-same name comes first there: the "memory" of a configuration is a saver of its own."""
-_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry(
-    "saver",
-    lambda: {**_STORE_FACTORIES, **{point.name: point for point in entry_points(group="graphkit.savers")}},
+# Each registry knows what the other one has. A saver that is installed comes before a store of the same name, and for
+# `get_checkpoint_store` it is the other way round: the "memory" of a configuration is a saver of its own.
+_SAVERS: Final[NamedRegistry[_Kind]] = NamedRegistry(
+    "saver", lambda: {**_STORES.registered, **{point.name: point for point in entry_points(group="graphkit.savers")}}
 )
-_STORES: Final[NamedRegistry[BaseCheckpointSaver | Factory | EntryPoint]] = NamedRegistry(
-    "checkpoint store", _SAVERS.known
+_STORES: Final[NamedRegistry[_Kind]] = NamedRegistry(
+    "checkpoint store", lambda: {**_SAVERS.known(), "memory": _get_shared_memory}
 )
-_MEMORY_LOCK: Final = Lock()
 
 
 def _get_shared_memory() -> BaseCheckpointSaver:
-    with _MEMORY_LOCK:
-        return _make_shared_memory()
-
-
-@cache
-def _make_shared_memory() -> BaseCheckpointSaver:
-    return get_saver("memory")
-
-
-_STORES.register("memory", _get_shared_memory)
+    # Of several threads that come first, one registers its saver, and all of them get that one.
+    return cast("BaseCheckpointSaver", _STORES.registered.setdefault("memory", get_saver("memory")))

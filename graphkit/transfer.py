@@ -19,25 +19,17 @@ damage are exported, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from logging import getLogger
 from typing import Final, NamedTuple
 
 from graphkit._options import check_choice
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasVersions, Progress
 from graphkit._saver.failed_threads import FailedThreads
-from graphkit._saver.incomplete import refuse_incomplete
-from graphkit._transfer.copying import CopyCounts, ThreadCopier, ThreadReader, check_stores
-from graphkit._transfer.importing import (
-    FORMAT,
-    Form,
-    LineReader,
-    ThreadImporter,
-    export_log_lines,
-    find_directory,
-    import_logs,
-)
+from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, check_stores, hold_both
+from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
     AccessDeniedError,
@@ -53,11 +45,6 @@ from graphkit.errors import (
 )
 
 __all__ = ["Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
-
-Progress = Callable[[int, int, str], object]
-"""Called after each thread with how many are done, how many there are (0 if unknown), and its
-id."""
-
 
 _LOGGER: Final = getLogger("graphkit")
 _PASSED_OVER: Final = "thread %.80r is passed over: %s"
@@ -155,7 +142,7 @@ def copy_threads(
     check_stores(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
-            ThreadCopier(source, target, thread_id, versions=versions).check_exists()
+            StoredThread(source, thread_id, JsonValueCodec()).check_exists(versions=versions)
     failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
     skipped: list[str] = []
     copied: list[str] = []
@@ -164,9 +151,12 @@ def copy_threads(
         with failed.catch(thread_id):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
-            copier = ThreadCopier(source, target, thread_id, versions=versions)
+            thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
             try:
-                if not copier.copy(counts, lock_timeout):
+                with hold_both(source, target, thread_id, lock_timeout):
+                    thread.check_whole()
+                    was_missing = ThreadCopier(thread, target, versions=versions).copy(counts)
+                if not was_missing:
                     skipped.append(thread_id)
                 copied.append(thread_id)
             except CheckpointErasedError as error:
@@ -250,10 +240,9 @@ def export_threads(
             if format == "logs":
                 lines = export_log_lines(saver, thread_id)
             else:
-                refuse_incomplete(saver, thread_id)
-                reader = ThreadReader(saver, thread_id, JsonValueCodec(types))
-                reader.check_namespaces_known()
-                lines = reader.lines(versions=versions)
+                thread = StoredThread(saver, thread_id, JsonValueCodec(types))
+                thread.check_whole()
+                lines = thread.lines(versions=versions)
             first_line = next(lines)
         except (CheckpointErasedError, CheckpointNotFoundError) as error:
             if threads is not None:
@@ -289,10 +278,12 @@ def import_threads(
 ) -> Imported:
     """Store the threads of a file, read each one back, and compare it with the file.
 
-    Stores nothing of a thread before all its lines were read and their digest has proved right. A thread
-    is incomplete until all of it is stored: no run and no worker takes it. If an import was cut short,
-    the next import of the same file continues it. Holds the run lock of a thread meanwhile. Of logs,
-    files that are stored already, with the same bytes, are skipped.
+    Stores nothing of a thread before all its lines were read and their digest has proved right. Then the
+    thread is copied from the file as `copy_threads` copies it: what the saver has of it is compared, what
+    is missing is appended, and the thread is incomplete until all of it is stored: no run and no worker
+    takes it. If an import was cut short, the next import of the same file continues it; an incomplete
+    thread of another source is replaced. Holds the run lock of a thread meanwhile. Of logs, files that
+    are stored already, with the same bytes, are skipped.
 
     Args:
         saver: where to store the threads.
@@ -302,9 +293,9 @@ def import_threads(
         progress: called after each thread.
 
     Raises:
-        CheckpointConflictError: a thread holds other checkpoints, or differs after the import. The
-            threads before it are stored, and its own checkpoints up to the difference: it is
-            incomplete.
+        CheckpointConflictError: a thread holds other checkpoints, and did not change; or it differs after
+            the import, and is incomplete. The error names the namespace, the checkpoint and what differs.
+            The threads before it are stored.
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
             format. The threads before the damage are stored.
         CheckpointSerializationError: a value has a type that is not in `types`.
@@ -320,18 +311,20 @@ def import_threads(
         find_directory(saver)
     saver.register_types(*types)
     imported: list[str] = []
-    stored = 0
-    skipped = 0
+    counts = CopyCounts()
     while (data := source.read_first()) is not None:
         thread_id = data["thread"]
         if form == "logs":
-            stored += import_logs(saver, source, thread_id, data.get("directory"))
+            counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
         else:
-            with source.read_thread(thread_id) as (thread_lines, digest), saver.run_lock(RunnableConfig(thread_id)):
-                thread = ThreadImporter(saver, thread_id, JsonValueCodec(types))
-                thread.import_lines(thread_lines, digest)
-            stored += thread.stored
-            skipped += thread.skipped
+            file_thread = source.read_thread(thread_id, JsonValueCodec(types))
+            with file_thread as thread, saver.run_lock(RunnableConfig(thread_id)):
+                has_versions = bool(thread.list_versions())
+                if has_versions and not isinstance(saver, HasVersions):
+                    raise CheckpointerConfigurationError(
+                        f"{type(saver).__name__} keeps no versions; export without them, or import elsewhere"
+                    )
+                ThreadCopier(thread, saver, versions=has_versions).copy(counts)
         imported.append(thread_id)
         progress(len(imported), 0, thread_id)
-    return Imported(imported, stored, skipped)
+    return Imported(imported, counts.checkpoints, counts.skipped_checkpoints)

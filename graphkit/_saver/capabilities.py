@@ -43,7 +43,7 @@ QUALITIES: Final[Sequence[Quality]] = get_args(Quality)
 """All of them, sorted; wrappers forward each."""
 
 Progress = Callable[[int, int, str], object]
-"""Called as progress(done, total, item) after each item."""
+"""Called as progress(done, total, item) after each item; the total is 0 if it is not known."""
 
 
 @runtime_checkable
@@ -264,17 +264,12 @@ class SupportsExists(Protocol):
 
 @runtime_checkable
 class HasBaseDirectory(Protocol):
-    """A saver that stores its threads as files below one directory."""
+    """A saver whose threads are directories with logs below one directory, in the layout of docs/format.md."""
 
     @property
     def base_directory(self) -> Any:
         """The path of the directory."""
         ...
-
-
-@runtime_checkable
-class HasThreadDirectories(Protocol):
-    """A saver that stores each thread as a directory with logs, in the layout of docs/format.md."""
 
     def thread_directory(self, thread: ThreadLike = None) -> str:
         """Return the directory of a thread, whether it exists or not."""

@@ -1,19 +1,22 @@
-"""Reads threads, and copies one from a saver to another: what is missing there, after what is there was compared.
+"""Reads threads, and copies one to a saver: what is missing there, after what is there was compared.
 
-A ThreadReader has everything that a saver has of one thread, in one form, to be exported or compared.
-Histories are read forward, with what changed from checkpoint to checkpoint.
+A ThreadSource has everything of one thread in one form, to be exported, copied or compared, wherever it is: in a
+saver (StoredThread), or in a file (`_transfer.importing.ThreadFile`). Histories are read forward, with what changed
+from checkpoint to checkpoint.
 """
 
 from __future__ import annotations
 
+import abc
 import errno
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice, zip_longest
 from operator import is_
-from typing import Any, Final, NamedTuple, final
+from typing import Any, ClassVar, Final, NamedTuple, final
 
 from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import RunnableConfig
@@ -48,45 +51,14 @@ from graphkit.errors import (
 _ABSENT: Final = object()
 
 
-def read_forward(
-    saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None = None
-) -> Iterator[Checkpoint]:
-    """Yield the checkpoints of a history, oldest first, without the metadata of the default methods.
-
-    Leaves out what marks a thread as incomplete. Holds one state at a time. The `changes` of a
-    checkpoint, where they are known, apply to the state of the one before it.
-
-    Args:
-        saver: where the history is.
-        config: names the thread and the namespace.
-        version: a released history; None is the active one. The saver must be a HasVersions.
-    """
-    if isinstance(saver, SupportsReplay):
-        checkpoints = saver.replay(config, version=version)
-    else:
-        checkpoints = _read_list(saver, config, version)
-    for checkpoint in checkpoints:
-        if is_placeholder(checkpoint.metadata):
-            return
-        yield checkpoint.with_metadata(remove_mark(public_metadata(checkpoint.metadata)))
-
-
-def _read_list(saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None) -> Iterator[Checkpoint]:
-    if version is None:
-        waiting = [*saver.list(config)]
-    else:
-        assert isinstance(saver, HasVersions)
-        waiting = [*saver.tag(config, version).checkpoints]
-    before: FrozenDict | None = None
-    while waiting:
-        checkpoint = waiting.pop()  # a listed checkpoint keeps its state once it was read
-        state = checkpoint.state
-        changes = None
-        # A saver that isolates values copies these objects, unless it is given the changes.
-        if before is not None and PRIVATE not in (state.kind, checkpoint.metadata.kind):
-            changes = find_changes(before, state)
-        yield replace_fields(checkpoint, changes=changes)
-        before = state
+def with_changes(checkpoint: Checkpoint, before: FrozenDict | None) -> Checkpoint:
+    """Return a checkpoint with what changed since the state of the one before it; None for the first."""
+    state = checkpoint.state  # before the checkpoint is copied: both would decode it
+    changes = None
+    # A saver that isolates values copies these objects, unless it is given the changes.
+    if before is not None and PRIVATE not in (state.kind, checkpoint.metadata.kind):
+        changes = find_changes(before, state)
+    return replace_fields(checkpoint, changes=changes)
 
 
 def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
@@ -111,76 +83,56 @@ def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
 
 
 class ReadCheckpoint(NamedTuple):
-    """A checkpoint with its pending writes and tags."""
+    """A checkpoint with its pending writes and tags; a released history has none of these."""
 
-    checkpoint: Checkpoint
-    writes: Mapping[str, Any]
-    """Empty for a released history."""
-    tags: Sequence[str]
-    """Empty for a released history."""
+    stored: StoredCheckpoint
     record: Mapping[str, Any]
     """All of it as JSON types, the state as what changed since the checkpoint before it. Equal
     exactly if the checkpoints are, if it is compared as text: 1 == True, but their texts differ."""
 
+    @property
+    def id(self) -> str:
+        """The id of the checkpoint."""
+        return self.stored.checkpoint.id
 
-@final
-class ThreadReader:
+
+class ThreadSource(abc.ABC):
     """Reads one thread. Its records do not hold the id of the thread."""
 
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
-        self.saver = saver
-        self._thread_id = thread_id
-        self._values = values
+    name: ClassVar[str]
+    """What errors call it."""
 
-    def config(self, namespace: str) -> RunnableConfig:
-        """Return the config of a history."""
-        return RunnableConfig(self._thread_id, checkpoint_ns=namespace)
+    def __init__(self, thread_id: str, values: JsonValueCodec) -> None:
+        self.thread_id = thread_id
+        self.values = values
 
-    def list_namespaces(self) -> Sequence[str]:
-        """Return the namespaces of the active history."""
-        return [*self.saver.namespaces(self._thread_id)]
+    @abc.abstractmethod
+    def list_versions(self) -> Sequence[int]:
+        """Return the released histories, ascending."""
 
-    def check_namespaces_known(self) -> None:
-        """Check that the saver knows all namespaces of the active history, as far as that can be seen.
+    @abc.abstractmethod
+    def list_namespaces(self, version: int | None = None) -> Sequence[str]:
+        """Return the namespaces of a released history; of the active one if there is no version."""
 
-        Raises:
-            CheckpointerConfigurationError: there may be others.
-        """
-        if self.saver.lists_namespaces:
-            return
-        for namespace in self.list_namespaces():
-            for latest in self.saver.recent(self.config(namespace), limit=1):
-                if is_fork(latest.next_node_id):
-                    raise CheckpointerConfigurationError(
-                        f"{type(self.saver).__name__} cannot read all of thread {self._thread_id!r}, whose run stands "
-                        f"before a fork: the branches may have histories that namespaces() does not find. Let the run "
-                        f"go past the fork, or override namespaces()"
-                    )
+    @abc.abstractmethod
+    def find_own_key(self, namespace: str, version: int | None) -> str | None:
+        """Return the id of the key that a history has of its own; None if it has none."""
 
-    def list_versions(self) -> list[int]:
-        """Return the released histories, ascending; none if the saver keeps none."""
-        return [*list_versions(self.saver, self._thread_id)]
-
-    def list_namespaces_of(self, version: int) -> Sequence[str]:
-        """Return the namespaces of a released history."""
-        assert isinstance(self.saver, HasVersions)
-        return [*self.saver.version_namespaces(self._thread_id, version)]
-
+    @abc.abstractmethod
     def read(self, namespace: str, version: int | None = None) -> Iterator[ReadCheckpoint]:
         """Yield the checkpoints of a history, oldest first; holds one of them at a time.
 
         Raises:
             CheckpointSerializationError: a value has a type that is not registered.
         """
-        config = self.config(namespace)
-        differ = StateDiffer(self._values)
-        for checkpoint in read_forward(self.saver, config, version):
-            writes: Mapping[str, Any] = {}
-            tags: Sequence[str] = ()
-            if version is None:  # the contract of savers does not show those of a released history
-                address = config.with_check_point_id(checkpoint.id)
-                writes = self.saver.get_writes(address)
-                tags = self.saver.tags_of(address)
+
+    def _make_records(
+        self, namespace: str, version: int | None, history: Iterable[StoredCheckpoint]
+    ) -> Iterator[ReadCheckpoint]:
+        """Yield the checkpoints of a history with their records. Their `changes` apply to the state before them."""
+        differ = StateDiffer(self.values)
+        for stored in history:
+            checkpoint = stored.checkpoint
             record: dict[str, Any] = {
                 "ns": namespace,
                 "id": checkpoint.id,
@@ -188,14 +140,109 @@ class ThreadReader:
                 "next": checkpoint.next_node_id,
                 "parent": checkpoint.parent_id,
                 "created": checkpoint.created_at.isoformat(),
-                "metadata": self._values.encode(dict(checkpoint.metadata), "metadata"),
+                "metadata": self.values.encode(dict(checkpoint.metadata), "metadata"),
                 "state": differ.advance(checkpoint.state, checkpoint.changes),
             }
-            if writes:
-                record["writes"] = {key: self._values.encode(value, key) for key, value in writes.items()}
-            if tags:
-                record["tags"] = [*tags]
-            yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)
+            if stored.writes:
+                record["writes"] = {key: self.values.encode(value, key) for key, value in stored.writes.items()}
+            if stored.tags:
+                record["tags"] = [*stored.tags]
+            if version is not None:
+                record = {"version": version, **record}
+            yield ReadCheckpoint(stored, record)
+
+
+@final
+class StoredThread(ThreadSource):
+    """A thread of a saver."""
+
+    name = "the source"
+
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
+        super().__init__(thread_id, values)
+        self.saver = saver
+
+    def check_exists(self, *, versions: bool) -> None:
+        """Check that the saver has the thread, readable or not.
+
+        Args:
+            versions: whether released histories count.
+
+        Raises:
+            CheckpointNotFoundError: it does not.
+        """
+        try:
+            exists = bool(self.list_namespaces())
+            if not exists and versions:
+                exists = bool(self.list_versions())
+        except _UNREADABLE:
+            return  # Its copy raises this error, after which the others are copied.
+        if not exists:
+            raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
+
+    def check_whole(self) -> None:
+        """Check that the thread is complete, and the saver knows all of it, as far as that can be seen.
+
+        Raises:
+            CheckpointConflictError: the thread is incomplete.
+            CheckpointerConfigurationError: the active history may have namespaces that the saver does not find.
+        """
+        refuse_incomplete(self.saver, self.thread_id)
+        if self.saver.lists_namespaces:
+            return
+        for namespace in self.list_namespaces():
+            for latest in self.saver.recent(RunnableConfig(self.thread_id, checkpoint_ns=namespace), limit=1):
+                if is_fork(latest.next_node_id):
+                    raise CheckpointerConfigurationError(
+                        f"{type(self.saver).__name__} cannot read all of thread {self.thread_id!r}, whose run stands "
+                        f"before a fork: the branches may have histories that namespaces() does not find. Let the run "
+                        f"go past the fork, or override namespaces()"
+                    )
+
+    def list_versions(self) -> Sequence[int]:
+        """Return the released histories, ascending; none if the saver keeps none."""
+        return [*list_versions(self.saver, self.thread_id)]
+
+    def list_namespaces(self, version: int | None = None) -> Sequence[str]:
+        if version is None:
+            return [*self.saver.namespaces(self.thread_id)]
+        assert isinstance(self.saver, HasVersions)
+        return [*self.saver.version_namespaces(self.thread_id, version)]
+
+    def find_own_key(self, namespace: str, version: int | None) -> str | None:
+        return find_own_key(self.saver, RunnableConfig(self.thread_id, checkpoint_ns=namespace), version)
+
+    def read(self, namespace: str, version: int | None = None) -> Iterator[ReadCheckpoint]:
+        return self._make_records(namespace, version, self._read_stored(namespace, version))
+
+    def _read_stored(self, namespace: str, version: int | None) -> Iterator[StoredCheckpoint]:
+        """Yield a history without the metadata of the default methods and what marks a thread as incomplete."""
+        config = RunnableConfig(self.thread_id, checkpoint_ns=namespace)
+        if isinstance(self.saver, SupportsReplay):
+            checkpoints = self.saver.replay(config, version=version)
+        else:
+            checkpoints = self._read_list(config, version)
+        for checkpoint in checkpoints:
+            if is_placeholder(checkpoint.metadata):
+                return
+            plain = checkpoint.with_metadata(remove_mark(public_metadata(checkpoint.metadata)))
+            if version is not None:  # the contract of savers does not show its writes and tags
+                yield StoredCheckpoint(plain)
+                continue
+            address = config.with_check_point_id(checkpoint.id)
+            yield StoredCheckpoint(plain, self.saver.get_writes(address), self.saver.tags_of(address))
+
+    def _read_list(self, config: RunnableConfig, version: int | None) -> Iterator[Checkpoint]:
+        if version is None:
+            waiting = [*self.saver.list(config)]
+        else:
+            assert isinstance(self.saver, HasVersions)
+            waiting = [*self.saver.tag(config, version).checkpoints]
+        before: FrozenDict | None = None
+        while waiting:
+            checkpoint = waiting.pop()  # a listed checkpoint keeps its state once it was read
+            yield with_changes(checkpoint, before)
+            before = checkpoint.state
 
     def lines(self, *, versions: bool) -> Iterator[str]:
         """Yield the thread as lines of a file, the last of them with a digest of the others.
@@ -209,8 +256,8 @@ class ThreadReader:
         namespaces = self.list_namespaces()
         numbers = self.list_versions() if versions else ()
         if not namespaces and not numbers:
-            raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
-        yield format_line({"thread": self._thread_id})
+            raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
+        yield format_line({"thread": self.thread_id})
         digest = blake2b(digest_size=16)
         count = 0
         for data in self._records(namespaces, numbers):
@@ -218,14 +265,14 @@ class ThreadReader:
             digest.update(line.encode())
             count += 1
             yield line
-        yield format_line({"end": digest.hexdigest(), "lines": count, "thread": self._thread_id})
+        yield format_line({"end": digest.hexdigest(), "lines": count, "thread": self.thread_id})
 
     def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
         # Sorted, so that the root comes first: an import marks the first history as incomplete.
         for version in versions:
-            for namespace in sorted(self.list_namespaces_of(version)):
+            for namespace in sorted(self.list_namespaces(version)):
                 for read in self.read(namespace, version):
-                    yield {"version": version, **read.record}
+                    yield read.record
             yield {"release": version}
         for namespace in sorted(namespaces):
             for read in self.read(namespace):
@@ -252,16 +299,11 @@ class HistoryComparison:
     """What stored checkpoints lack, although they are equal otherwise."""
 
 
-def _text(value: Any) -> str:
-    """Return what tells values apart that == does not, such as 1 and True, or dicts in another order."""
-    return format_line({"": value})
-
-
 def _changed_keys(change: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in ("set", "extend"):
         for key, value in change.get(kind, {}).items():
-            found[key] = kind + _text(value)
+            found[key] = kind + json.dumps(value)
     for key in change.get("drop", ()):
         found[key] = "drop"
     return found
@@ -316,201 +358,174 @@ class CopyCounts:
     skipped_versions: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stage:
-    """One history of the source in all its namespaces: a version, or the active one."""
-
-    version: int | None
-    namespaces: Sequence[str]
-
-
 @dataclass(kw_only=True)
 class _Plan:
     """What is stored in the target, and what is missing there."""
 
-    stages: Sequence[_Stage]
-    released: int
-    """How many stages are stored as versions. The next one is the active history of the target."""
-    active: dict[str, HistoryComparison] = field(default_factory=dict)
-    """How much of that stage is stored, by namespace."""
-    skipped: int = 0
-    """Checkpoints that are stored, in all stages."""
+    unreleased: Sequence[int | None]
+    """The versions of the source that the target does not have, and None: the active history. The first of them is
+    the active history of the target."""
+    active: Mapping[str, HistoryComparison]
+    """How much of that one is stored, by namespace."""
+    skipped: int
+    """Checkpoints that are stored, those of versions included."""
+    skipped_versions: int
+    """Versions that are stored."""
 
     @property
     def has_all_checkpoints(self) -> bool:
         """Whether no checkpoint and no version is missing."""
-        is_last = self.released == len(self.stages) - 1
-        return is_last and not any(found.first_missing for found in self.active.values())
+        return len(self.unreleased) == 1 and not any(found.first_missing for found in self.active.values())
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing is missing."""
-        return self.has_all_checkpoints and not any(found.parts for found in self.active.values())
-
-    def find_missing(self) -> tuple[str, str | None, str]:
-        """Return the namespace and the checkpoint of the first thing that is missing, and what it is."""
+    def find_missing(self) -> tuple[str, str | None, str] | None:
+        """Return the namespace and the checkpoint of the first thing that is missing, and what it is; or None."""
         for namespace, found in self.active.items():
             if found.first_missing:
                 return namespace, found.first_missing, "it is not stored"
             for part in found.parts:
                 names = [*(f"pending write {key!r}" for key in part.writes), *(f"tag {tag!r}" for tag in part.tags)]
                 return namespace, part.address.checkpoint_id, f"{', '.join(names)}: not stored"
-        return "", "", "a version is not stored"
+        if not self.has_all_checkpoints:
+            return "", "", "a version is not stored"
+        return None
+
+
+@contextmanager
+def hold_both(
+    source: BaseCheckpointSaver, target: BaseCheckpointSaver, thread_id: str, timeout: float | None
+) -> Iterator[None]:
+    """Hold a thread in two savers, in an order that copies in opposite directions share.
+
+    Raises:
+        ThreadBusyError: a run held it in one of them until the timeout.
+    """
+    config = RunnableConfig(thread_id)
+    with ExitStack() as locks:
+        for saver in sorted((source, target), key=lambda saver: repr(saver.run_lock_key(config))):
+            try:
+                locks.enter_context(saver.run_lock(config, timeout))
+            except CheckpointStorageError as error:
+                # No run writes to a store that this process may only read, as far as can be
+                # seen. If one does, the comparison finds out.
+                if saver is target or error.errno not in _READ_ONLY:
+                    raise
+        yield
 
 
 @final
 class ThreadCopier:
-    """Copies one thread."""
+    """Copies one thread to a saver. The caller holds its run lock there."""
 
-    def __init__(
-        self, source: BaseCheckpointSaver, target: BaseCheckpointSaver, thread_id: str, *, versions: bool
-    ) -> None:
+    def __init__(self, source: ThreadSource, target: BaseCheckpointSaver, *, versions: bool) -> None:
+        """Prepare a copy.
+
+        Args:
+            source: the thread.
+            target: where to copy it.
+            versions: whether to copy released histories.
+        """
+        self._source = source
         # One codec for both sides: the same type has the same name in both.
-        values = JsonValueCodec(learns_types=True)
-        self._source = ThreadReader(source, thread_id, values)
-        self._target = ThreadReader(target, thread_id, values)
-        self._thread_id = thread_id
+        self._target = StoredThread(target, source.thread_id, source.values)
         self._versions = versions
         # Between stores, the thread has the same id.
-        self._incoming = IncomingThread(target, thread_id, thread_id)
+        self._incoming = IncomingThread(target, source.thread_id, source.thread_id)
 
-    def check_exists(self) -> None:
-        """Check that the source has the thread, readable or not.
-
-        Raises:
-            CheckpointNotFoundError: it does not.
-        """
-        try:
-            exists = bool(self._source.list_namespaces())
-            if not exists and self._versions:
-                exists = bool(self._source.list_versions())
-        except _UNREADABLE:
-            return  # Its copy raises this error, after which the others are copied.
-        if not exists:
-            raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
-
-    def copy(self, counts: CopyCounts, lock_timeout: float | None = None) -> bool:
+    def copy(self, counts: CopyCounts) -> bool:
         """Copy what is missing, then read everything back and compare it; return whether anything was missing.
 
         The target is incomplete meanwhile, and stays so after an error: the next copy continues.
 
         Args:
             counts: what was copied and skipped is added to them.
-            lock_timeout: how long to wait for a run that holds the thread, in seconds. None is the
-                `lock_timeout` of each saver.
 
         Raises:
-            CheckpointConflictError: the source is incomplete; or the target differs from the source.
-                If it differed before, it was not changed.
-            ThreadBusyError: a run holds the thread in the source or in the target.
+            CheckpointConflictError: the target differs from the source. If it differed before, it was not
+                changed.
         """
-        with self._hold_locks(lock_timeout):
-            refuse_incomplete(self._source.saver, self._thread_id)
-            self._source.check_namespaces_known()
-            was_incomplete = is_thread_incomplete(self._target.saver, self._thread_id)
-            try:
-                plan = self._compare()
-            except CheckpointConflictError:
-                if not was_incomplete:
-                    raise
-                # It is a copy of another thread, or of what this one was.
-                require_empty(self._target.saver, self._thread_id)
-                plan = self._compare()
-                was_incomplete = False
-            counts.skipped_checkpoints += plan.skipped
-            counts.skipped_versions += plan.released
-            if plan.is_complete and not was_incomplete:
-                return False
-            if was_incomplete:
-                self._begin(plan.stages[plan.released])
-            for _ in range(_ROUNDS):
-                self._append_missing(plan, counts)
-                plan = self._compare()
-                if plan.is_complete:
-                    self._incoming.finish()
-                    return True
-        raise self._conflict(*plan.find_missing())
-
-    @contextmanager
-    def _hold_locks(self, timeout: float | None) -> Iterator[None]:
-        """Hold the thread in both savers, in an order that copies in opposite directions share."""
-        config = RunnableConfig(self._thread_id)
-        savers = sorted((self._source.saver, self._target.saver), key=lambda saver: repr(saver.run_lock_key(config)))
-        with ExitStack() as locks:
-            for saver in savers:
-                try:
-                    locks.enter_context(saver.run_lock(config, timeout))
-                except CheckpointStorageError as error:
-                    # No run writes to a store that this process may only read, as far as can be
-                    # seen. If one does, the comparison finds out.
-                    if saver is self._target.saver or error.errno not in _READ_ONLY:
-                        raise
-            yield
+        thread_id = self._source.thread_id
+        was_incomplete = is_thread_incomplete(self._target.saver, thread_id)
+        try:
+            plan = self._compare()
+        except CheckpointConflictError:
+            if not was_incomplete:
+                raise
+            # It is a copy of another thread, or of what this one was.
+            require_empty(self._target.saver, thread_id)
+            plan = self._compare()
+            was_incomplete = False
+        counts.skipped_checkpoints += plan.skipped
+        counts.skipped_versions += plan.skipped_versions
+        missing = plan.find_missing()
+        if was_incomplete:
+            self._begin(plan.unreleased[0])
+        elif missing is None:
+            return False
+        for _ in range(_ROUNDS):
+            self._append_missing(plan, counts)
+            plan = self._compare()
+            missing = plan.find_missing()
+            if missing is None:
+                self._incoming.finish()
+                return True
+        assert missing is not None
+        raise self._conflict(*missing)
 
     # Comparing
 
     def _compare(self) -> _Plan:
         versions = self._source.list_versions() if self._versions else []
-        stages = [_Stage(version=version, namespaces=self._source.list_namespaces_of(version)) for version in versions]
-        stages.append(_Stage(version=None, namespaces=self._source.list_namespaces()))
         stored = self._target.list_versions() if self._versions else []
-        released = len(stored)
         # The target has the first versions of the source, and can number the others as the source does.
-        if versions[:released] != stored:
-            raise CheckpointConflictError(
-                self._thread_id, f"the target has the versions {stored}, which the source does not begin with"
-            )
-        following = stored[-1] + 1 if stored else 1
-        for number, version in enumerate(versions[released:], following):
+        if versions[: len(stored)] != stored:
+            reason = f"the target has the versions {stored}, which {self._source.name} does not begin with"
+            raise CheckpointConflictError(self._source.thread_id, reason)
+        unreleased = versions[len(stored) :]
+        for number, version in enumerate(unreleased, stored[-1] + 1 if stored else 1):
             if version != number:
-                raise CheckpointConflictError(
-                    self._thread_id, f"the target would number version {version} as {number}; copy without versions"
-                )
-        plan = _Plan(stages=stages, released=released)
-        for stage in stages[:released]:
-            assert stage.version is not None
-            in_target = self._target.list_namespaces_of(stage.version)
-            for namespace, found in self._compare_stage(stage, in_target, stage.version).items():
+                reason = f"the target would number version {version} as {number}; copy without versions"
+                raise CheckpointConflictError(self._source.thread_id, reason)
+        skipped = 0
+        for version in stored:
+            for namespace, found in self._compare_histories(version, version).items():
                 if found.first_missing:
-                    reason = f"it is missing in version {stage.version}"
-                    raise self._conflict(namespace, found.first_missing, reason)
-                plan.skipped += found.stored
-        plan.active = self._compare_stage(stages[released], self._target.list_namespaces(), None)
-        plan.skipped += sum(found.stored for found in plan.active.values())
-        return plan
+                    raise self._conflict(namespace, found.first_missing, f"it is missing in version {version}")
+                skipped += found.stored
+        stages = [*unreleased, None]
+        active = self._compare_histories(stages[0], None)
+        skipped += sum(found.stored for found in active.values())
+        return _Plan(unreleased=stages, active=active, skipped=skipped, skipped_versions=len(stored))
 
-    def _compare_stage(
-        self, stage: _Stage, in_target: Sequence[str], version: int | None
-    ) -> dict[str, HistoryComparison]:
-        """Compare each namespace of a stage with a version of the target, or with its active history (None)."""
+    def _compare_histories(self, version: int | None, target_version: int | None) -> dict[str, HistoryComparison]:
+        """Compare each history of a version with one of the target; None: the active histories."""
+        in_source = self._source.list_namespaces(version)
+        in_target = self._target.list_namespaces(target_version)
         compared: dict[str, HistoryComparison] = {}
-        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
+        for namespace in dict.fromkeys((*in_source, *in_target)):
             wanted: Iterable[ReadCheckpoint] = ()
-            if namespace in stage.namespaces:
-                wanted = self._source.read(namespace, stage.version)
+            if namespace in in_source:
+                wanted = self._source.read(namespace, version)
             if namespace in in_target:
-                self._check_key(namespace, stage.version, version)
-            stored = self._target.read(namespace, version)
-            has_parts = stage.version is None
-            compared[namespace] = self._compare_history(namespace, wanted, stored, has_parts=has_parts)
+                self._check_key(namespace, version, target_version)
+            stored = self._target.read(namespace, target_version)
+            compared[namespace] = self._compare_history(namespace, wanted, stored, has_parts=version is None)
         return compared
 
     def _check_key(self, namespace: str, source_version: int | None, target_version: int | None) -> None:
         """Check that a stored history has the key that the source has of its own: destroying it must erase the copy."""
-        config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
-        key = self._find_own_key(config, source_version)
-        if key is not None and find_own_key(self._target.saver, config, target_version) != key:
+        key = self._find_own_key(namespace, source_version)
+        if key is not None and self._target.find_own_key(namespace, target_version) != key:
             raise CheckpointConflictError(
-                self._thread_id,
+                self._source.thread_id,
                 f"namespace {namespace!r}: the source is sealed with the key {key!r} of its own, and the target with "
                 f"another one; delete it there, and copy again",
             )
 
-    def _find_own_key(self, config: RunnableConfig, version: int | None) -> str | None:
+    def _find_own_key(self, namespace: str, version: int | None) -> str | None:
         """Return the key that the copy of a history must have; None if the source has none, or the target is plain."""
         if not self._target.saver.seals_records:
             return None
-        return find_own_key(self._source.saver, config, version)
+        return self._source.find_own_key(namespace, version)
 
     def _compare_history(
         self, namespace: str, wanted: Iterable[ReadCheckpoint], stored: Iterable[ReadCheckpoint], *, has_parts: bool
@@ -534,9 +549,9 @@ class ThreadCopier:
         comparison = HistoryComparison()
         for one, other in zip_longest(wanted, stored):
             if one is None:
-                raise self._conflict(namespace, other.checkpoint.id, "it is not in the source")
+                raise self._conflict(namespace, other.id, f"it is not in {self._source.name}")
             if other is None:
-                comparison.first_missing = comparison.first_missing or one.checkpoint.id
+                comparison.first_missing = comparison.first_missing or one.id
                 continue
             self._compare_checkpoints(namespace, one, other)
             comparison.stored += 1
@@ -547,71 +562,74 @@ class ThreadCopier:
             writes = one.record.get("writes", {})
             stored_writes = other.record.get("writes", {})
             for key, stored_key in zip_longest(islice(writes, len(stored_writes)), stored_writes):
-                is_equal = key == stored_key and _text(writes[key]) == _text(stored_writes[key])
+                is_equal = key == stored_key and json.dumps(writes[key]) == json.dumps(stored_writes[key])
                 if not is_equal:
-                    raise self._conflict(
-                        namespace, other.checkpoint.id, f"its pending write {stored_key!r} differs from the source"
-                    )
-            count = len(other.tags)
-            if [*one.tags[:count]] != [*other.tags]:
-                raise self._conflict(namespace, other.checkpoint.id, "its tags differ from the source")
-            address = self._target.config(namespace).with_check_point_id(one.checkpoint.id)
-            missing = {key: value for key, value in one.writes.items() if key not in stored_writes}
-            if missing or one.tags[count:]:
-                comparison.parts.append(CheckpointParts(address, missing, one.tags[count:]))
+                    reason = f"its pending write {stored_key!r} differs from {self._source.name}"
+                    raise self._conflict(namespace, other.id, reason)
+            tags = [*one.stored.tags]
+            stored_tags = [*other.stored.tags]
+            missing_tags = tags[len(stored_tags) :]
+            if tags != [*stored_tags, *missing_tags]:
+                raise self._conflict(namespace, other.id, f"its tags differ from {self._source.name}")
+            missing = {key: value for key, value in one.stored.writes.items() if key not in stored_writes}
+            if missing or missing_tags:
+                address = RunnableConfig(self._source.thread_id, one.id, namespace)
+                comparison.parts.append(CheckpointParts(address, missing, missing_tags))
         return comparison
 
     def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
         for name in _FIELDS:
             wanted = one.record[name]
             stored = other.record[name]
-            if _text(wanted) == _text(stored):
+            if json.dumps(wanted) == json.dumps(stored):
                 continue
             if name == "id":
-                raise self._conflict(namespace, other.checkpoint.id, f"the source has {one.checkpoint.id} in its place")
+                reason = f"{self._source.name} has {one.id} in its place; delete the thread first, or copy it elsewhere"
+                raise self._conflict(namespace, other.id, reason)
             what = _DESCRIPTIONS.get(name, name)
             if name == "state":
                 changes = _changed_keys(wanted)
                 stored_changes = _changed_keys(stored)
                 keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
                 what = f"state at {', '.join(map(repr, keys)) or 'the order of its keys'}"
-            raise self._conflict(namespace, other.checkpoint.id, f"its {what} differs from the source")
+            raise self._conflict(namespace, other.id, f"its {what} differs from {self._source.name}")
 
     def _conflict(self, namespace: str, checkpoint_id: str | None, reason: str) -> CheckpointConflictError:
-        return CheckpointConflictError(
-            self._thread_id, f"namespace {namespace!r}, checkpoint {checkpoint_id}: {reason}"
-        )
+        reason = f"namespace {namespace!r}, checkpoint {checkpoint_id}: {reason}"
+        return CheckpointConflictError(self._source.thread_id, reason)
 
     # Copying
 
     def _append_missing(self, plan: _Plan, counts: CopyCounts) -> None:
-        stages = plan.stages[plan.released :]
         # Before the parts: with an answer and without the checkpoints that followed, the thread
         # would look like one that a worker may resume.
         if not plan.has_all_checkpoints:
-            self._begin(stages[0])
+            self._begin(plan.unreleased[0])
         for found in plan.active.values():
             for part in found.parts:
                 part.put(self._target.saver)
-        for number, stage in enumerate(stages):
-            if number > 0:
-                self._begin(stage)
-            for namespace in stage.namespaces:
-                stored = plan.active[namespace].stored if number == 0 else 0
-                for read in islice(self._source.read(namespace, stage.version), stored, None):
-                    self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
+        stored = {namespace: found.stored for namespace, found in plan.active.items()}
+        for version in plan.unreleased:
+            if version != plan.unreleased[0]:
+                self._begin(version)
+                stored = {}
+            for namespace in self._source.list_namespaces(version):
+                for read in islice(self._source.read(namespace, version), stored.get(namespace, 0), None):
+                    self._incoming.put(namespace, read.stored)
                     counts.checkpoints += 1
-            if stage.version is not None:
-                self._incoming.release(stage.version)
+            if version is not None:
+                self._incoming.release(version)
                 counts.versions += 1
         self._incoming.settle()
 
-    def _begin(self, stage: _Stage) -> None:
-        if not stage.namespaces:
+    def _begin(self, version: int | None) -> None:
+        namespaces = self._source.list_namespaces(version)
+        if not namespaces:
             return
+        namespace = min(namespaces)
         # A version may have only the placeholder of a copy that was cut short, which is not read.
-        for first in self._source.read(min(stage.namespaces), stage.version):
-            history = RunnableConfig(self._thread_id, checkpoint_ns=min(stage.namespaces))
-            key = self._find_own_key(history, stage.version)
-            self._incoming.begin(stage.namespaces, first.checkpoint.state, first.checkpoint.metadata, key)
+        for first in self._source.read(namespace, version):
+            checkpoint = first.stored.checkpoint
+            key = self._find_own_key(namespace, version)
+            self._incoming.begin(namespaces, checkpoint.state, checkpoint.metadata, key)
             break

@@ -1,4 +1,4 @@
-"""ThreadImporter: stores the lines of one thread. At the end: logs exported and imported as they are.
+"""ThreadFile: a thread in a file, which ThreadCopier stores. At the end: logs exported and imported as they are.
 
 Nothing is stored of a thread before all its lines were read, and their digests have proved right.
 """
@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
-from typing import Any, BinaryIO, Final, Literal, final
+from typing import IO, Any, Final, Literal, NamedTuple, final
 
+from graphkit._options import parse_json
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasThreadDirectories, HasVersions, list_versions
-from graphkit._saver.incomplete import (
-    CheckpointParts,
-    IncomingThread,
-    StoredCheckpoint,
-    is_placeholder,
-    is_thread_incomplete,
-)
-from graphkit._transfer.copying import ThreadReader
+from graphkit._saver.capabilities import HasBaseDirectory
+from graphkit._saver.incomplete import StoredCheckpoint
+from graphkit._transfer.copying import ReadCheckpoint, ThreadSource, with_changes
+from graphkit._values.frozen import FrozenDict
 from graphkit._values.json_values import JsonValueCodec, apply_change, format_line
 from graphkit.errors import (
     CheckpointConflictError,
@@ -59,7 +58,8 @@ class LineReader:
     def __init__(self, lines: Iterable[str], *, number: int = 0) -> None:
         """Prepare to read lines that follow the one with this number."""
         self._lines = iter(lines)
-        self._number = number
+        self.number = number
+        """How many lines were read."""
         self.text = ""
         """The last line that was read."""
 
@@ -72,10 +72,10 @@ class LineReader:
         line = next(self._lines, None)
         if line is None:
             return None
-        self._number += 1
+        self.number += 1
         self.text = line
         try:
-            data = json.loads(line, parse_constant=_refuse_constant)
+            data = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise self.error(f"not JSON: {error}") from error
         if not isinstance(data, dict):
@@ -130,32 +130,39 @@ class LineReader:
         return data
 
     @contextmanager
-    def read_thread(self, thread_id: str) -> Iterator[tuple[LineReader, str]]:
-        """Read the lines of a thread; then yield a reader that has them again, and their digest.
+    def read_thread(self, thread_id: str, values: JsonValueCodec) -> Iterator[ThreadFile]:
+        """Read the lines of a thread up to its end, and yield the thread.
+
+        Args:
+            thread_id: the thread.
+            values: decodes the values.
 
         Raises:
             CheckpointFormatError: lines are missing or were changed.
             CheckpointStorageError: there is no room for a temporary file.
         """
-        number = self._number
         digest = blake2b(digest_size=16)
         with SpooledTemporaryFile(_MAX_IN_MEMORY) as copy:
+            thread = ThreadFile(thread_id, values, copy)
             while "end" not in (data := self.read_required(of=thread_id)):
                 line = f"{self.text.rstrip()}\n".encode()
                 digest.update(line)
                 try:
-                    copy.write(line)
+                    thread.add(data, line, self.number)
                 except OSError as error:
                     raise CheckpointStorageError(gettempdir(), "write", error) from error
+                except (TypeError, ValueError) as error:
+                    raise self.error(f"malformed: {error}") from error
             # Exports of older versions do not name the thread again.
             if data["end"] != digest.hexdigest() or data.get("thread", thread_id) != thread_id:
                 raise self.error(f"the lines of thread {thread_id!r} were changed")
-            copy.seek(0)
-            yield LineReader((line.decode() for line in copy), number=number), digest.hexdigest()
+            if not thread.is_whole:
+                raise self.error(f"thread {thread_id!r} has no checkpoints, or a version that was not released")
+            yield thread
 
     def error(self, reason: str) -> CheckpointFormatError:
         """Return an error that names the line."""
-        return CheckpointFormatError("the file", f"line {max(self._number, 1)}: {reason}")
+        return CheckpointFormatError("the file", f"line {max(self.number, 1)}: {reason}")
 
 
 def check_threads(source: LineReader, form: Form) -> list[str]:
@@ -165,20 +172,16 @@ def check_threads(source: LineReader, form: Form) -> list[str]:
         CheckpointFormatError: the file is damaged or cut short.
     """
     found: list[str] = []
-    with Path(os.devnull).open("wb") as nothing:
-        while (data := source.read_first()) is not None:
-            thread_id = data["thread"]
-            if form == "logs":
-                _read_logs(source, thread_id, lambda _: nullcontext(nothing))
-            else:
-                with source.read_thread(thread_id):
-                    pass
-            found.append(thread_id)
+    while (data := source.read_first()) is not None:
+        thread_id = data["thread"]
+        if form == "logs":
+            for _ in _read_logs(source, thread_id):
+                pass
+        else:
+            with source.read_thread(thread_id, JsonValueCodec()):
+                pass
+        found.append(thread_id)
     return found
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _require_text(value: Any) -> str:
@@ -187,151 +190,133 @@ def _require_text(value: Any) -> str:
     return value
 
 
-@final
-class ThreadImporter:
-    """Stores the lines of one thread, whose run lock the caller holds. The thread is incomplete meanwhile."""
+class _History(NamedTuple):
+    """What a line of a thread belongs to. An export has its lines in the order of these."""
 
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
-        """Prepare the import.
+    version: float
+    is_release: bool
+    """Whether the line only says that the lines before it are the whole version."""
+    namespace: str
 
-        Args:
-            saver: where to store the thread.
-            thread_id: the thread.
-            values: decodes the values of the file.
-        """
-        self.thread_id = thread_id
-        self.stored = 0
-        self.skipped = 0
-        self._saver = saver
-        self._values = values
-        self._incoming = IncomingThread(saver, thread_id, thread_id)
-        self._was_incomplete = is_thread_incomplete(saver, thread_id)
-        """Whether an earlier import was cut short, and this one has not continued it yet."""
-        self._first_namespace: str | None = None
-        """The namespace of the first line since the last release; the root, if the file has it."""
-        self._is_begun = False
-        """Whether the thread is marked as incomplete since the last release."""
-        self._parts: list[CheckpointParts] = []
-        """Pending writes and tags that checkpoints lack which were stored before this import."""
-        self._states: dict[str, dict[str, Any]] = {}
-        """The state after the last line, by namespace."""
-        self._unmatched: dict[str, list[str]] = {}
-        """The checkpoints that were stored before this import and that no line has matched yet.
-
-        By namespace; oldest first.
-        """
-        self._stored_versions = list_versions(saver, thread_id)
-        """The versions that were stored before this import."""
-        self._has_versions = False
-        """Whether the file has a version of this thread."""
-
-    def import_lines(self, source: LineReader, digest: str) -> None:
-        """Store the lines of the thread, read it back, and compare it with their digest; then it is complete.
+    @classmethod
+    def of_line(cls, data: Mapping[str, Any]) -> _History:
+        """Return the history of a line.
 
         Raises:
-            CheckpointFormatError: lines are malformed.
-            CheckpointConflictError: the stored thread differs from the file.
+            ValueError: it has none.
         """
-        while (data := source.read()) is not None:
+        is_release = "release" in data
+        version = data["release"] if is_release else data.get("version", _ACTIVE)
+        namespace = "" if is_release else data.get("ns")
+        if type(version) is not int and version is not _ACTIVE:
+            raise ValueError(f"{version!r} is not a version")
+        return cls(version, is_release, _require_text(namespace))
+
+    def may_follow(self, other: _History) -> bool:
+        """Return whether the lines of this history may come next. No line follows a version that was not released."""
+        return self > other and (other.is_release or self.version == other.version)
+
+
+_ACTIVE: Final = math.inf
+"""Stands for the version of the active history, which follows all versions."""
+
+
+class _Place(NamedTuple):
+    """Where a history begins."""
+
+    offset: int
+    """How many bytes the lines of the thread before it have."""
+    number: int
+    """How many lines the file has before it."""
+
+
+@final
+class ThreadFile(ThreadSource):
+    """A thread of a file. Its lines are in a temporary file, and are read again for each use."""
+
+    name = "the file"
+
+    def __init__(self, thread_id: str, values: JsonValueCodec, lines: IO[bytes]) -> None:
+        """Begin without lines.
+
+        Args:
+            thread_id: the thread.
+            values: decodes the values of the file.
+            lines: the temporary file, which is empty.
+        """
+        super().__init__(thread_id, values)
+        self._lines = lines
+        self._places: dict[_History, _Place] = {}
+
+    def add(self, data: Mapping[str, Any], line: bytes, number: int) -> None:
+        """Add the next line.
+
+        Args:
+            data: what the line says.
+            line: its bytes.
+            number: its number in the file.
+
+        Raises:
+            OSError: the temporary file cannot be written.
+            TypeError, ValueError: it is not the next line of an export.
+        """
+        history = _History.of_line(data)
+        last = next(reversed(self._places), None)
+        if history != last or history.is_release:
+            if last is not None and not history.may_follow(last):
+                raise ValueError("the histories of a thread are in another order")
+            self._places[history] = _Place(self._lines.tell(), number - 1)
+        self._lines.write(line)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a history, and each of its versions was released."""
+        last = next(reversed(self._places), None)
+        return last is not None and (last.is_release or last.version == _ACTIVE)
+
+    def list_versions(self) -> Sequence[int]:
+        return [int(history.version) for history in self._places if history.is_release]
+
+    def list_namespaces(self, version: int | None = None) -> Sequence[str]:
+        wanted = _ACTIVE if version is None else version
+        return [history.namespace for history in self._places if history[:2] == (wanted, False)]
+
+    def find_own_key(self, namespace: str, version: int | None) -> None:
+        """Return None: a file is not sealed."""
+
+    def read(self, namespace: str, version: int | None = None) -> Iterator[ReadCheckpoint]:
+        history = _History(_ACTIVE if version is None else version, is_release=False, namespace=namespace)
+        place = self._places[history]
+        source = LineReader(self._iter_lines(place.offset), number=place.number)
+        for read in self._make_records(namespace, version, self._parse_lines(source, history)):
+            # Everything else would be stored differently, and could not be told from the file afterwards.
+            if json.dumps(read.record) != json.dumps(json.loads(source.text)):
+                raise source.error("malformed: an export would write it in another way")
+            yield read
+
+    def _iter_lines(self, offset: int) -> Iterator[str]:
+        while True:
+            self._lines.seek(offset)  # another history may have been read meanwhile
+            line = self._lines.readline()
+            if not line:
+                return
+            offset += len(line)
+            yield line.decode()
+
+    def _parse_lines(self, source: LineReader, history: _History) -> Iterator[StoredCheckpoint]:
+        before: FrozenDict | None = None
+        while (data := source.read()) is not None and _History.of_line(data) == history:
             try:
-                if "release" in data:
-                    self._release(data["release"])
-                    continue
-                namespace, imported = self._parse(data)
+                stored = self._parse(data, before or {})
             except CheckpointerError:
                 raise
             except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
                 raise source.error(f"malformed: {error}") from error
-            if "version" in data and not isinstance(self._saver, HasVersions):
-                raise CheckpointerConfigurationError(
-                    f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
-                )
-            if data.get("version") in self._stored_versions:
-                self.skipped += 1  # compared below
-            else:
-                self._store(namespace, imported)
-        self._end_history()
-        self._incoming.settle()
-        reader = ThreadReader(self._saver, self.thread_id, self._values)
-        *_, last_line = reader.lines(versions=self._has_versions)
-        end = json.loads(last_line)
-        if end["end"] != digest:
-            raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
-        self._incoming.finish()
+            yield stored._replace(checkpoint=with_changes(stored.checkpoint, before))
+            before = stored.checkpoint.state
 
-    def _store(self, namespace: str, imported: StoredCheckpoint) -> None:
-        """Store a checkpoint, or what it lacks if it is stored already.
-
-        Nothing is changed before there is a checkpoint to append: a thread that differs from the
-        file stays as it is.
-        """
-        if self._first_namespace is None:
-            self._first_namespace = namespace
-        if self._was_incomplete:
-            self._begin(imported.checkpoint)
-        config = RunnableConfig(self.thread_id, checkpoint_ns=namespace)
-        if namespace not in self._unmatched:
-            history = self._saver.history(config)
-            ids = [info.id for info in history if not is_placeholder(info.metadata)]
-            self._unmatched[namespace] = ids[::-1]
-        unmatched = self._unmatched[namespace]
-        if not unmatched:
-            self._begin(imported.checkpoint)
-            self._incoming.put(namespace, imported)
-            self.stored += 1
-            return
-        # By id only: the states are compared in the end, by the digest of the whole thread.
-        if unmatched.pop(0) != imported.checkpoint.id:
-            raise CheckpointConflictError(
-                self.thread_id, "it already holds other checkpoints; delete it first, or import elsewhere"
-            )
-        self.skipped += 1
-        address = config.with_check_point_id(imported.checkpoint.id)
-        writes: dict[str, Any] = {}
-        tags: list[str] = []
-        if imported.writes:
-            stored = self._saver.get_writes(address)
-            writes = {key: value for key, value in imported.writes.items() if key not in stored}
-            for key in imported.writes.keys() - writes.keys():
-                encoded, wanted = (self._values.encode(each[key], key) for each in (stored, imported.writes))
-                if format_line({key: encoded}) != format_line({key: wanted}):
-                    reason = f"the pending write {key!r} of checkpoint {imported.checkpoint.id} differs from the file"
-                    raise CheckpointConflictError(self.thread_id, reason)
-        if imported.tags:
-            stored_tags = self._saver.tags_of(address)
-            tags = [tag for tag in imported.tags if tag not in stored_tags]
-        if writes or tags:
-            self._parts.append(CheckpointParts(address, writes, tags))
-
-    def _end_history(self) -> None:
-        """Store what checkpoints lack; but first check that none is stored behind those of the file."""
-        if any(self._unmatched.values()):
-            raise CheckpointConflictError(
-                self.thread_id, "it holds checkpoints that the file has not: it differs from the file"
-            )
-        self._put_parts()
-
-    def _begin(self, checkpoint: Checkpoint) -> None:
-        """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
-        if not self._is_begun:
-            assert self._first_namespace is not None
-            self._incoming.begin([self._first_namespace], checkpoint.state, checkpoint.metadata)
-            self._is_begun = True
-            self._was_incomplete = False
-        self._put_parts()
-
-    def _put_parts(self) -> None:
-        for parts in self._parts:
-            parts.put(self._saver)
-        self._parts.clear()
-
-    def _parse(self, data: dict[str, Any]) -> tuple[str, StoredCheckpoint]:
-        """Return the namespace and the checkpoint of a line."""
-        decode = self._values.decode
-        namespace = _require_text(data["ns"])
-        before = self._states.get(namespace, {})
-        state = apply_change(self._values, before, data["state"])
-        self._states[namespace] = state
+    def _parse(self, data: Mapping[str, Any], before: Mapping[str, Any]) -> StoredCheckpoint:
+        decode = self.values.decode
         checkpoint = Checkpoint(
             id=_require_text(data["id"]),
             node_id=_require_text(data["node"]),
@@ -339,28 +324,12 @@ class ThreadImporter:
             parent_id=None if data["parent"] is None else _require_text(data["parent"]),
             created_at=datetime.fromisoformat(data["created"]),
             metadata=decode(data["metadata"]),
-            state=state,
+            state=apply_change(self.values, before, data["state"]),
         )
-        writes = data.get("writes", {})
-        tags = data.get("tags", ())
-        stored = StoredCheckpoint(
-            checkpoint,
-            writes={key: decode(value) for key, value in writes.items()},
-            tags=[_require_text(tag) for tag in tags],
-        )
-        return namespace, stored
-
-    def _release(self, version: Any) -> None:
-        if type(version) is not int:
-            raise TypeError(f"{version!r} is not a version")
-        if version not in self._stored_versions:
-            self._end_history()
-            self._incoming.release(version)
-        self._has_versions = True
-        self._first_namespace = None
-        self._is_begun = False
-        self._states = {}
-        self._unmatched = {}
+        if "version" in data:
+            return StoredCheckpoint(checkpoint)
+        writes = {key: decode(value) for key, value in data.get("writes", {}).items()}
+        return StoredCheckpoint(checkpoint, writes, [_require_text(tag) for tag in data.get("tags", ())])
 
 
 # Logs, exported to a file unchanged and imported into another directory. Nothing is decoded here: types need not be
@@ -428,7 +397,7 @@ def find_directory(saver: BaseCheckpointSaver, thread_id: str = "") -> Path:
     Raises:
         CheckpointerConfigurationError: the saver keeps no files.
     """
-    if not isinstance(saver, HasThreadDirectories):
+    if not isinstance(saver, HasBaseDirectory):
         raise CheckpointerConfigurationError(f"{type(saver).__name__} has no logs; use the readable form")
     return Path(saver.thread_directory(thread_id))
 
@@ -497,18 +466,14 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     logs: dict[str, Path] = {}
     """For each name the file that holds its bytes until all of them were read."""
     with ExitStack() as stack:
-
-        @contextmanager
-        def create_file(name: str) -> Iterator[BinaryIO]:
+        for name, chunks in groupby(_read_logs(source, thread_id), key=itemgetter(0)):
             logs[name] = path = directory / f"tmp-{name.replace('/', '-')}"
             stack.callback(path.unlink, missing_ok=True)
             path.unlink(missing_ok=True)  # left by an import that died, or a link, which must not be written through
             with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                yield file
+                file.writelines(chunk for _, chunk in chunks)
                 file.flush()
                 os.fsync(file.fileno())
-
-        _read_logs(source, thread_id, create_file)
         missing: set[str] = set()
         for name, temporary in logs.items():
             path = directory / name
@@ -534,10 +499,8 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
     sync_directory(directory)
 
 
-def _read_logs(
-    source: LineReader, thread_id: str, open_file: Callable[[str], AbstractContextManager[BinaryIO]]
-) -> None:
-    """Read the lines of all logs of a thread, and write the bytes of each to the file that `open_file` opens for it.
+def _read_logs(source: LineReader, thread_id: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the bytes of all logs of a thread, part by part, each with the name of its log.
 
     Raises:
         CheckpointFormatError: lines or logs are missing, or were changed.
@@ -545,34 +508,28 @@ def _read_logs(
     digests: dict[str, str] = {}
     while "end" not in (data := source.read_required(of=thread_id)):
         name = data.get("file")
-        if not isinstance(name, str) or not _FILE.match(name):
+        if not isinstance(name, str) or not _FILE.match(name) or name in digests:
             raise source.error("expected a log")
-        with open_file(name) as file:
-            digests[name] = _read_log(source, file, thread_id)
+        digest = blake2b(digest_size=16)
+        yield name, b""  # the log may be empty
+        while "data" in (data := source.read_required(of=thread_id)):
+            try:
+                chunk = base64.b64decode(data["data"], validate=True)
+            except (TypeError, ValueError) as error:
+                raise source.error(f"not base64: {error}") from error
+            digest.update(chunk)
+            yield name, chunk
+        digests[name] = digest.hexdigest()
+        if data.get("digest") != digests[name]:
+            raise source.error("the bytes before this line were changed")
     if data["end"] != thread_id or data.get("files", digests) != digests:
         raise source.error(f"logs of thread {thread_id!r} are missing, or were changed")
 
 
-def _read_log(source: LineReader, file: BinaryIO, thread_id: str) -> str:
-    """Read the lines of a log, and write its bytes to a file; return their digest.
-
-    Raises:
-        CheckpointFormatError: the bytes do not match their digest, or lines are missing.
-    """
-    digest = blake2b(digest_size=16)
-    while "data" in (data := source.read_required(of=thread_id)):
-        try:
-            chunk = base64.b64decode(data["data"], validate=True)
-        except (TypeError, ValueError) as error:
-            raise source.error(f"not base64: {error}") from error
-        digest.update(chunk)
-        file.write(chunk)
-    if data.get("digest") != digest.hexdigest():
-        raise source.error("the bytes before this line were changed")
-    return digest.hexdigest()
-
-
 def sync_directory(directory: Path) -> None:
+    """Bring the names in a directory to the disk."""
+    if os.name == "nt":  # Windows does so itself
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

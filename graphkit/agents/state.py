@@ -6,7 +6,6 @@ StateSerializer and CheckpointData, port classes of Petal: a state as bytes or J
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import re
 import struct
@@ -16,9 +15,10 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from string import Formatter
-from typing import Any, Final, NoReturn, Self, final
+from typing import Any, Final, Self, final
 
 from graphkit._build.state_graph import parse_schema
+from graphkit._options import parse_json
 from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
 from graphkit._values.codec import Codec, MalformedDataError, thaw
@@ -234,8 +234,7 @@ class StateSerializer:
             CheckpointSerializationError: a type is not in `types`.
         """
         try:
-            encoded = json.loads(text, parse_constant=_refuse_constant)
-            return thaw(JsonValueCodec(types).decode(encoded))
+            return thaw(JsonValueCodec(types).decode(parse_json(text)))
         except CheckpointSerializationError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
@@ -253,10 +252,6 @@ def _frame(encoding: bytes, body: bytes) -> bytes:
     checksum = zlib.crc32(encoding + body)
     header = _HEADER.pack(_MAGIC, encoding, checksum)
     return header + body
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 VERSION: Final = "1.0"

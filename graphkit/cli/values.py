@@ -42,7 +42,7 @@ def parse_json(text: str, name: str) -> Any:
         UsageError: it is not JSON.
     """
     try:
-        return _load_json(text)
+        return options.parse_json(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not JSON: {error}; text needs quotes, as in '\"yes\"'") from error
 
@@ -86,20 +86,11 @@ def parse_json_or_text(text: str, name: str) -> Any:
         UsageError: it is nested too deeply.
     """
     try:
-        return _load_json(text)
+        return options.parse_json(text)
     except ValueError:
         return text
     except RecursionError as error:
         raise UsageError(f"{name} is nested too deeply") from error
-
-
-def _load_json(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
-
-
-def _refuse_constant(name: str) -> Any:
-    """Refuse NaN and Infinity, which only Python takes for JSON."""
-    raise ValueError(f"JSON has no {name}")
 
 
 def parse_time(text: str, name: str, zone: tzinfo | None) -> datetime:

@@ -70,7 +70,7 @@ def test_a_wrong_key_is_named_when_it_is_built(tmp_path, monkeypatch):
 
 
 def test_a_registered_kind_is_accepted(monkeypatch):
-    monkeypatch.setattr(registry._SAVERS, "_registered", {})
+    monkeypatch.setattr(registry._SAVERS, "registered", {})
     with pytest.raises(CheckpointerConfigurationError):
         CheckpointerConfig("redis")
     registry.register_saver("redis", lambda url: MemorySaver())

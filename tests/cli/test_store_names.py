@@ -41,7 +41,7 @@ def databases(monkeypatch):
 
         return factory
 
-    monkeypatch.setattr(_SAVERS, "_registered", dict(_SAVERS._registered))
+    monkeypatch.setattr(_SAVERS, "registered", dict(_SAVERS.registered))
     for kind in ("sqlite", "postgres"):
         register_saver(kind, open_it(kind))
     return opened
@@ -195,7 +195,7 @@ def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debu
             raise Refused(f"cannot connect with {path}, {SECRET!r}")
         raise CheckpointStorageError(path, "connect to", f"password {SECRET} refused") from Refused(path)
 
-    monkeypatch.setattr(_SAVERS, "_registered", dict(_SAVERS._registered))
+    monkeypatch.setattr(_SAVERS, "registered", dict(_SAVERS.registered))
     register_saver("postgres", refuse)
     for command, environment in (
         (["threads", name], {}),

@@ -217,7 +217,7 @@ def test_a_thread_for_whose_lines_there_is_no_room_is_not_stored(tmp_path, monke
 @pytest.mark.parametrize(
     ("there", "message"),
     [
-        (checkpoint(99, "z", END, {}), "holds other checkpoints"),
+        (checkpoint(99, "z", END, {}), "in its place; delete the thread first"),
         (checkpoint(1, START, "a", {"n": "another"}), "differs from the file"),
     ],
 )
@@ -236,7 +236,7 @@ def test_a_refused_import_adds_nothing_to_a_complete_thread():
     source.put_writes(here, {"answer:q": "yes", "once:x": float("nan")})
     source.add_tags(here, "late")
     lines = list(export_threads(source))
-    for write in ({}, {"answer:q": "no"}):
+    for write, message in (({}, "is not in the file"), ({"answer:q": "no"}, "differs from the file")):
         target = MemorySaver()
         target.put("t", checkpoint(1, START, "a", {}))
         if write:
@@ -244,12 +244,65 @@ def test_a_refused_import_adds_nothing_to_a_complete_thread():
         else:
             target.put("t", checkpoint(2, "a", "b", {}, 1))
         before = list(export_threads(target))
-        with pytest.raises(CheckpointConflictError, match="differs from the file"):
+        with pytest.raises(CheckpointConflictError, match=message):
             import_threads(target, lines)
         assert list(export_threads(target)) == before
     target = MemorySaver()
     for skipped in (0, 1):
         assert import_threads(target, lines).skipped == skipped
+
+
+def test_an_incomplete_thread_of_another_file_is_replaced(source):
+    class Mortal(MemorySaver):
+        puts = 5
+
+        def put(self, config, checkpoint):
+            self.puts -= 1
+            if self.puts < 0:
+                raise KeyboardInterrupt
+            return super().put(config, checkpoint)
+
+    target = Mortal()
+    target.register_types(*TYPES)
+    with pytest.raises(KeyboardInterrupt):
+        import_threads(target, export_threads(source, types=TYPES), types=TYPES)
+    assert target.summary("t").status == "incomplete"
+    target.puts = 100
+    other = MemorySaver()
+    other.put("t", checkpoint(50, START, "a", {"other": 1}))
+    assert import_threads(target, export_threads(other)).checkpoints == 1
+    assert_same(other, target)
+
+
+def test_a_line_that_an_export_would_write_in_another_way_changes_nothing(source):
+    lines = [json.loads(line) for line in export_threads(source, types=TYPES)]
+    lines[3]["state"]["set"]["log"] = [*lines[2]["state"]["set"]["log"], *lines[3]["state"].pop("extend")["log"]]
+    target = MemorySaver()
+    with pytest.raises(CheckpointFormatError, match="line 4: malformed: an export would write it in another way"):
+        import_threads(target, with_digest(lines), types=TYPES)
+    assert not target.threads()
+
+
+def with_digest(lines):
+    """Return the lines of one thread with the digest that belongs to them."""
+    text = written(lines)
+    return [*text[:-1], end_of("".join(text[2:-1]))]
+
+
+def test_histories_must_be_in_the_order_of_an_export(versions):
+    lines = [json.loads(line) for line in versions]
+    for order in (
+        [*lines[:2], *lines[3:-1], lines[2]],  # the first line of a history last
+        [*lines[:2], *[line for line in lines[2:-1] if "release" not in line]],
+        [*lines[:2], *[line for line in lines[2:-1] if "release" in line], *lines[2:3]],
+        [*lines[:2], {**lines[2], "version": True}],
+        [*lines[:2], {"release": "1"}],
+        lines[:2],
+    ):
+        target = VersionedMemorySaver()
+        with pytest.raises(CheckpointFormatError, match=r"histories|not a version|no checkpoints"):
+            import_threads(target, with_digest([*order, {}]), types=TYPES)
+        assert not target.threads()
 
 
 def test_types_must_be_known(source):
@@ -274,8 +327,8 @@ NO_EXPORTS = [
     (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
     (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
     (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4: not JSON"),
-    (lambda lines: [*lines[:3], '{"next": NaN}', *lines[3:]], "line 4: not JSON: NaN"),
-    (lambda lines: [*lines[:3], '{"next": -Infinity}', *lines[3:]], "line 4: not JSON: -Infinity"),
+    (lambda lines: [*lines[:3], '{"next": NaN}', *lines[3:]], "line 4: not JSON: JSON has no NaN"),
+    (lambda lines: [*lines[:3], '{"next": -Infinity}', *lines[3:]], "line 4: not JSON: JSON has no -Infinity"),
     (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4: not an object"),
     (lambda lines: [*lines[:2], '{"ns": ""}\n', end_of('{"ns": ""}\n')], "line 3: malformed"),
     (lambda lines: [*lines[:3], *lines[4:]], "were changed"),

@@ -222,7 +222,7 @@ def test_a_time_that_is_no_number_of_seconds_is_refused(store, seconds):
 def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):
     polled = MemorySaver()
     polled.put(AT, step("a", "b"))
-    monkeypatch.setattr(_SAVERS, "_registered", dict(_SAVERS._registered))
+    monkeypatch.setattr(_SAVERS, "registered", dict(_SAVERS.registered))
     register_saver("postgres", lambda path: polled)
     timer = later(lambda: polled.put(AT, step("b", END)))
     done = graphkit("wait", "postgres:x", "order-17", "--timeout", "0.8")

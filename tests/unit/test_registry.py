@@ -196,7 +196,7 @@ def test_a_keyring_in_the_options_is_checked():
 
 
 def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatch):
-    monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
+    monkeypatch.setattr("graphkit.registry._SAVERS.registered", {})
     register_saver("redis", lambda url: MemorySaver())
     check_saver_options("redis", url=object())
     with pytest.raises(CheckpointerConfigurationError, match=r"^urls is not an option of the saver 'redis'"):
@@ -211,7 +211,7 @@ def test_the_constructor_of_a_subclass_is_not_called(monkeypatch, directory):
             super().__init__()
             (directory / journal).touch()
 
-    monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
+    monkeypatch.setattr("graphkit.registry._SAVERS.registered", {})
     register_saver("journal", JournalSaver)
     check_saver_options("journal", journal="made.txt")
     assert list(directory.iterdir()) == []
@@ -220,7 +220,7 @@ def test_the_constructor_of_a_subclass_is_not_called(monkeypatch, directory):
 
 
 def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
-    monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
+    monkeypatch.setattr("graphkit.registry._SAVERS.registered", {})
     register_saver("any", lambda **options: MemorySaver())
     check_saver_options("any", urls="x", path_of="y")
     register_saver("first", lambda url, /: url)

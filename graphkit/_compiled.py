@@ -46,7 +46,7 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts
-from graphkit._to_thread import make_async, run_in_thread, step_through
+from graphkit._to_thread import make_async, run_in_thread
 from graphkit._values.state import StateT
 from graphkit._wording import check_options, explain_name, name_type, suggest
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
@@ -681,20 +681,6 @@ def parse_submitted(input: Any, schema: StateSchema) -> Mapping[str, Any]:
     except ValueError as error:
         raise GraphRunnerError(f"the input cannot be merged: {error}") from error
     return values
-
-
-def stream_outputs(
-    graph: CompiledGraph[StateT], input: Input[StateT], config: RunnableConfig
-) -> Iterator[NodeOutput[StateT]]:
-    """Run a graph and yield its outputs, whether its nodes are asynchronous or not."""
-    if not graph.topology.asynchronous:
-        yield from graph.stream(input, config)
-        return
-    import asyncio
-
-    # The runner ends the stream if the caller stops early.
-    with asyncio.Runner() as runner:
-        yield from step_through(graph.astream(input, config), runner)
 
 
 def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:

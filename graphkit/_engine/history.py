@@ -686,9 +686,9 @@ class RunHistory:
         else:
             yield from self.record(writes)
 
-    def record_deferred(self, *, is_stopping: bool = False) -> Steps:
-        """Record the deferred writes now, unless they have to wait until the run stops."""
-        if self._deferred and (is_stopping or not self.stores_at_exit):
+    def record_deferred(self) -> Steps:
+        """Record the deferred writes now."""
+        if self._deferred:
             yield from self.record({})
 
     def record_interrupt(
@@ -876,7 +876,8 @@ class RunHistory:
 
         The items of a map are recorded first, because the name of an item's execution has its index.
         """
-        self.perform(self.record_deferred())
+        if not self.stores_at_exit:
+            self.perform(self.record_deferred())
         return self.name_execution(context)
 
     def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:

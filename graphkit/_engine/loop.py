@@ -530,7 +530,7 @@ class Run:
     def _stop_at_interrupts(self) -> Steps:
         """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""
         history = self.history
-        yield from history.record_deferred(is_stopping=True)
+        yield from history.record_deferred()
         # Beside a question of another branch, too: its deadline must not end the pause, and its answer neither.
         if not history.is_in_branch and self.control.take_left_work():
             node_id = self.next_node_id or history.position.node_id

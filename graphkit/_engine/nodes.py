@@ -170,12 +170,10 @@ class NodeRunner:
         # apply. One that the node names itself is passed on, and the pool refuses it with a message.
         if node.executor is not None or node.action.is_async:
             executor = node.executor
-        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+        is_remote = executor is not None and not isinstance(executor, ThreadPoolExecutor)
+        if is_remote and not (history.is_saved and history.stores_at_exit):
             # Another process can record writes only at a checkpoint.
-            yield from history.ensure_stored()
-            if history.saver is not None and not history.is_saved:
-                yield from history.record({})
-            yield from history.record_deferred()
+            yield from history.record({})
         answers = self._find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node

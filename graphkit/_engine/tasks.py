@@ -278,8 +278,8 @@ class AsyncPool:
         self.futures = TaskFutures(writer, call_action)
         self.tickets = count()
         self.running: dict[int, AsyncTask[Outcome]] = {}
-        self.done: set[int] = set()
-        """The tickets of done tasks that `wait` has not returned yet."""
+        self.done: dict[int, DoneTask] = {}
+        """Done tasks that `wait` has not returned yet."""
         self.news = asyncio.Event()
 
     async def run(self, task: Task) -> Any:
@@ -328,11 +328,16 @@ class AsyncPool:
             coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
         running = asyncio.ensure_future(coroutine)
         self.running[ticket] = running
-        running.add_done_callback(lambda _: self._mark_done(ticket))
+        running.add_done_callback(partial(self._mark_done, ticket))
         return ticket
 
-    def _mark_done(self, ticket: int) -> None:
-        self.done.add(ticket)
+    def _mark_done(self, ticket: int, running: AsyncTask[Outcome]) -> None:
+        from asyncio import CancelledError
+
+        del self.running[ticket]
+        # A task that was cancelled before it began has no outcome.
+        result, error = (None, CancelledError()) if running.cancelled() else running.result()
+        self.done[ticket] = (ticket, result, error)
         self.news.set()
 
     async def wait(self, request: Wait) -> list[DoneTask]:
@@ -348,15 +353,14 @@ class AsyncPool:
         if cancelled is not None:  # it arrived while something was being stored
             await self._cancel()
             raise cancelled
-        while not (done := self.done.intersection(request.tickets)):
+        while not (done := self.done.keys() & request.tickets):
             self.news.clear()
             try:
                 await self.news.wait()
             except asyncio.CancelledError:
                 await self._cancel()
                 raise
-        self.done -= done
-        return [(ticket, *_outcome_of(self.running.pop(ticket))) for ticket in sorted(done)]
+        return [self.done.pop(ticket) for ticket in sorted(done)]
 
     async def _cancel(self) -> None:
         """Cancel async tasks and tasks that have not started, and wait for the others."""
@@ -405,25 +409,10 @@ def is_async(task: Task) -> bool:
 
 
 async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
-    import asyncio
-
     try:
         return await awaitable, None
-    except BaseException as error:
-        failure = judge_cancellation(error)
-        if isinstance(failure, asyncio.CancelledError):
-            raise
-        return None, failure
-
-
-def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
-    # A function of its own: the traceback of the error must not refer to a frame that keeps the error.
-    import asyncio
-
-    try:
-        return running.result()
-    except asyncio.CancelledError as cancelled:
-        return None, cancelled
+    except BaseException as error:  # noqa: BLE001 - raised again in the run
+        return None, judge_cancellation(error)
 
 
 # Other processes

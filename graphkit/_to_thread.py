@@ -39,14 +39,9 @@ async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 async def finish_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """As `run_in_thread`, but a cancellation is raised only when the function has ended."""
-    return await finish(run_in_thread(call, *args, **kwargs))
-
-
-async def finish(call: Awaitable[T]) -> T:
-    """Await a call to its end; a cancellation is raised only then."""
     held = HeldCancellation()
     try:
-        return await held.complete(call)
+        return await held.complete_in_thread(call, *args, **kwargs)
     finally:
         held.release()
 
@@ -103,7 +98,12 @@ class HeldCancellation:
 
     async def complete_in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a thread, and wait for its end."""
-        return await self.complete(run_in_thread(call, *args, **kwargs))
+        import asyncio
+
+        # The error is raised here: an event loop ends at once if a task of its own raises a KeyboardInterrupt.
+        outcome = await self.complete(asyncio.to_thread(capture_outcome, partial(call, *args, **kwargs)))
+        result: T = unwrap_outcome(outcome)
+        return result
 
     def take(self) -> CancelledError | None:
         """Return the cancellation, and forget it."""

@@ -22,7 +22,7 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from graphkit._records.config import RunnableConfig
-from graphkit._to_thread import finish
+from graphkit._to_thread import HeldCancellation
 
 _NAME: Final = "agent"
 """What the names of records begin with. Not the name of the agent, which may have another one when it goes on: the
@@ -98,7 +98,11 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
             return json.loads(await record)
         # A function on a thread goes on although the call is cancelled, because a parallel one has failed. The
         # cancellation waits for it, and for its record: a run has its thread only until it stops.
-        return json.loads(await finish(record))
+        held = HeldCancellation()
+        try:
+            return json.loads(await held.complete(record))
+        finally:
+            held.release()
 
 
 class _Namer(durable_exec.JournalOperationNamer):

@@ -49,17 +49,16 @@ from graphkit._engine.tasks import (
     close_generator,
     executing,
     refuse_awaitable,
+    run_node,
 )
-from graphkit._plan.compile_config import Program, iter_savers, program_of
+from graphkit._plan.compile_config import find_nested, find_savers
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
-from graphkit._records.config import RunnableConfig, StreamMode
+from graphkit._records.config import StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput, StreamingOutput
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
-from graphkit._saver.writes import subgraph_namespace
 from graphkit._to_thread import HeldCancellation, JobThread, judge_cancellation, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
 
@@ -78,10 +77,13 @@ def check_access(history: RunHistory, *, is_run: bool) -> None:
     saver = history.saver
     if saver is None:
         return
-    check_rights(saver, history.config, "run_lock", *_HISTORY)
+    config = history.config
+    check_rights(saver, config, "run_lock", *_HISTORY)
     if not is_run:
         return
-    _check_nested(history.program, history.config, saver)
+    for namespace, nested_saver in find_nested(history.program, saver, config.checkpoint_ns):
+        lock = () if nested_saver is saver else ("run_lock",)
+        check_rights(nested_saver, config.replace(checkpoint_ns=namespace), *lock, *_HISTORY)
     options = history.program.options
     if options.release_thread:
         ending = "release"
@@ -89,20 +91,8 @@ def check_access(history: RunHistory, *, is_run: bool) -> None:
         ending = "delete"
     else:
         return
-    for each in iter_savers(history.program.topology, saver):
-        check_rights(each, history.config, ending)
-
-
-def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
-    """Check the histories of nested graphs, at any depth."""
-    for node in program.topology.nested:
-        nested = program_of(node)
-        nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
-        nested_saver = nested.find_saver(saver)
-        if nested_saver is not None:
-            lock = () if nested_saver is saver else ("run_lock",)
-            check_rights(nested_saver, nested_config, *lock, *_HISTORY)
-        _check_nested(nested, nested_config, nested_saver)
+    for each in find_savers(history.program, saver):
+        check_rights(each, config, ending)
 
 
 # The run locks
@@ -341,7 +331,7 @@ class Driver:
     def _make_answers(self, pool: ThreadPool) -> Mapping[type, Callable[[Any], Any]]:
         writer = self.writer
         return {
-            RunNode: pool.run,
+            RunNode: run_node,
             Next: advance_generator,
             Ask: self._ask,
             Save: writer.save,

@@ -104,11 +104,6 @@ class RunControl:
         noted_error: the error that has a note about the node where it was raised.
     """
 
-    __slots__ = (
-        "_has_left_work", "_measure", "_settled_at", "cancellation", "config", "granted", "mailboxes",
-        "must_check", "next_look", "noted_error", "pause_requested", "saver",
-    )  # fmt: skip
-
     def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
         self.saver = saver
         self.config = config

@@ -49,7 +49,7 @@ from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
-from graphkit._plan.compile_config import iter_savers
+from graphkit._plan.compile_config import find_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
@@ -487,7 +487,7 @@ class Run:
         options = self.program.options
         is_outermost = history.outer_execution is None
         if is_outermost and history.saver is not None:  # an outer run may still need what is stored here
-            for saver in iter_savers(self.program.topology, history.saver):
+            for saver in find_savers(self.program, history.saver):
                 if options.release_thread:
                     yield Release(saver, history.config)
                 elif not options.preserve:

@@ -23,7 +23,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.concurrent import run_concurrently, run_elsewhere
 from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Next, Request, RunNode, Steps
@@ -180,7 +180,8 @@ class NodeRunner:
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
         # of the saver is no failure of the node, and keeps its class.
         try:
-            result = yield RunNode(node.action, argument, history.config, context, executor)
+            task = RunNode(node.action, argument, history.config, context, executor)
+            result = (yield task) if executor is None else (yield from run_elsewhere(task))
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:

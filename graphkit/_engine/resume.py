@@ -518,7 +518,7 @@ def update_state(
         state=data,
         changes=changes,
     )
-    child = yield Save(history.saver, history.config, checkpoint)
+    child = yield Save(history.saver, history.config, checkpoint, history.position)
     child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
     if keeps_position and writes:
         yield Record(history.saver, child_config, writes)

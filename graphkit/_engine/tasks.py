@@ -33,14 +33,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
-from graphkit._to_thread import (
-    HeldCancellation,
-    Outcome,
-    capture_outcome,
-    judge_cancellation,
-    unwrap_outcome,
-    wait_until_done,
-)
+from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, judge_cancellation, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
@@ -218,14 +211,6 @@ class ThreadPool:
         return from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
-    def run(self, task: RunNode) -> Any:
-        """Run a node: on the calling thread, or on its executor."""
-        if task.executor is None:
-            return run_node(task)
-        ticket = self.start(Start(task))
-        ((_, result, error),) = self.wait(Wait((ticket,)))
-        return unwrap_outcome((result, error))
-
     def start(self, request: Start) -> int:
         """Start a task; return its ticket."""
         self.writer.share()
@@ -283,14 +268,6 @@ class AsyncPool:
         self.news = asyncio.Event()
 
     async def run(self, task: Task) -> Any:
-        """Run one task, and wait for it."""
-        if task.executor is None:
-            return await self._run_here(task)
-        ticket = await self.start(Start(task))
-        ((_, result, error),) = await self.wait(Wait((ticket,)))
-        return unwrap_outcome((result, error))
-
-    async def _run_here(self, task: Task) -> Any:
         """Run a task in this event loop if it is async, else on a thread."""
         if isinstance(task, Next):
             if isinstance(task.generator, AsyncGeneratorType):
@@ -323,7 +300,7 @@ class AsyncPool:
         ticket = next(self.tickets)
         has_async_form = isinstance(task, RunNode) and task.call.async_form is not None
         if task.executor is None and (is_async(task) or has_async_form):
-            coroutine = _capture_outcome(self._run_here(task))
+            coroutine = _capture_outcome(self.run(task))
         else:
             coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
         running = asyncio.ensure_future(coroutine)

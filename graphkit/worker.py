@@ -689,7 +689,10 @@ class Worker:
     def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
         """Post the reminders that are due of the questions of a thread, each by one worker."""
         latest = self._find_latest(config)
-        if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
+        if latest is None or latest.status != "interrupted":
+            return
+        reminders = map(self._read_reminders, self.saver.interrupts(config))
+        if all(posted >= len(times) for times, posted in reminders):
             return
         graph = self._find_graph(latest)
         if graph is None:
@@ -704,6 +707,9 @@ class Worker:
                 times, posted = self._read_reminders(interrupt)
                 now = self._now()
                 due = sum(time <= now for time in times)
+                following = times[max(due, posted) :]
+                if following:
+                    self._set_alarm(config.thread, following[0])
                 if due <= posted:
                     continue
                 outbox = Outbox(observers)
@@ -726,17 +732,6 @@ class Worker:
                     )
                 outbox.close()
                 self.saver.put_writes(_config_of(interrupt), {REMINDED + interrupt.id: due})
-            following = self._next_reminders(config)
-            if following:
-                self._set_alarm(config.thread, min(following))
-
-    def _next_reminders(self, config: RunnableConfig) -> list[datetime]:
-        """Return when the next reminder of each question of a thread is due."""
-        following: list[datetime] = []
-        for interrupt in self.saver.interrupts(config):
-            times, posted = self._read_reminders(interrupt)
-            following += times[posted : posted + 1]
-        return following
 
     def _read_reminders(self, interrupt: WaitingInterrupt) -> tuple[Sequence[datetime], int]:
         """Return the times of all reminders of a question, and how many were posted."""

@@ -57,6 +57,7 @@ from graphkit._saver.writes import (
     INTERRUPT,
     OUTER_EXECUTION,
     RESUMED,
+    RETRIED,
     SUBMIT,
     TIMER,
     Submission,
@@ -228,20 +229,14 @@ class ResumePlan:
     """How many executed nodes count towards the limit."""
     may_stop: bool
     """Whether the declared stops at this position apply."""
-    inherited: Mapping[str, Any]
-    """The metadata that later checkpoints inherit."""
     recorded: Mapping[str, Any]
     """The pending writes that the execution of the next node finds."""
     added: Mapping[str, Any]
     """Those that the resume adds."""
     private: Sequence[Mapping[str, Any]]
     """What the resume brings for transient keys, which are never stored."""
-    updates: Mapping[str, Mapping[str, Any]]
-    """The updates that the resume merges into the state, by the key of their pending write."""
     nested: Mapping[str, GraphResume]
     """What the resume brings for nested graphs, by namespace."""
-    is_clean: bool
-    """Whether no attempt of what is next has failed."""
 
 
 @final
@@ -532,11 +527,12 @@ class RunHistory:
         base = plan.base
         metadata = self.metadata
         metadata.resumed_at = self.now()
-        own = {"run_id": plan.inherited["run_id"]} if "run_id" in plan.inherited else {}
+        inherited = inherited_metadata(base)
+        own = {"run_id": inherited["run_id"]} if "run_id" in inherited else {}
         if plan.submission is not None:
             own = {"run_id": self.new_id()}
-        metadata.begin(own, plan.inherited)
-        if not plan.is_clean:
+        metadata.begin(own, inherited)
+        if not plan.recorded.keys().isdisjoint({FAILURE, RETRIED}):
             metadata.mark_unclean()
         self.reporter.step = plan.step
         self._start_step = plan.step

@@ -44,7 +44,6 @@ from graphkit._saver.writes import (
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
-    RETRIED,
     STOP_PREFIXES,
     SUBMIT,
     UPDATE,
@@ -171,13 +170,10 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         # A stop for a human starts a new count: the human has seen that the run goes on.
         step=0 if was_interrupted else base.metadata.get("step", 0),
         may_stop=submission is not None or bool(kept_stops) or (stops_here and not was_interrupted),
-        inherited=inherited_metadata(base),
         recorded=recorded,
         added=added,
         private=brought.private,
-        updates=_find_updates({**recorded, **added}),
         nested=parts.by_namespace,
-        is_clean=recorded.keys().isdisjoint({FAILURE, RETRIED}),
     )
 
 
@@ -324,7 +320,7 @@ def merge_updates(state: RunState, plan: ResumePlan) -> None:
     except Exception as error:
         reason = f"the value or update of the resume cannot be merged: {message_of(error)}"
         raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error
-    for key, update in plan.updates.items():
+    for key, update in _find_updates({**plan.recorded, **plan.added}).items():
         try:
             state.merge(plan.base.node_id, unpack_if_marked(update))
         except NodeExecutionError as error:

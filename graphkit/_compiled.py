@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -33,7 +33,8 @@ from graphkit._engine.driver import STEP_MODES, Driver, aselect_items, select_it
 from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.resume import HOW_TO_ANSWER, Update
+from graphkit._engine.requests import Request
+from graphkit._engine.resume import HOW_TO_ANSWER, check_update, update_state
 from graphkit._engine.state import RunState
 from graphkit._plan.compile_config import CompileConfig, Program, find_programs
 from graphkit._plan.schema import StateSchema
@@ -45,7 +46,7 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts
-from graphkit._to_thread import make_async, run_in_thread, step_through
+from graphkit._to_thread import make_async, run_in_thread
 from graphkit._values.state import StateT
 from graphkit._wording import check_options, explain_name, name_type, suggest
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
@@ -97,7 +98,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     def __init__(self, topology: Topology, config: CompileConfig) -> None:
         self.program = Program(topology, config)
         """The topology with its options."""
-        self._running: dict[int, Run] = {}
+        self._running: set[RunHistory] = set()
         """The runs that have not ended, for `pause`."""
         if config.checkpoint_saver is not None and topology.schema.types:
             config.checkpoint_saver.register_types(*topology.schema.types)
@@ -195,7 +196,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             )
         config = _with_stream_mode(config, stream_mode)
         run = self._make_run(input, config, options)
-        outputs = Driver(run, active_runs=self._running).drive(run.steps())
+        outputs = Driver(run.history, self._running).drive(run.steps())
         if config.stream_mode in STEP_MODES:
             return outputs
         return select_items(outputs, run.history)
@@ -263,8 +264,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """
         thread_id = None if thread is None else self._resolve_config(thread, None).thread
         paused = 0
-        for run in self._running.copy().values():
-            if thread_id is None or run.history.config.thread == thread_id:
+        for run in self._running.copy():
+            if thread_id is None or run.config.thread == thread_id:
                 run.control.request_pause()
                 paused += 1
         return paused
@@ -340,8 +341,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             GraphRunnerError: as_node or goto is not in the graph, or both are given.
             ThreadBusyError: the thread is running.
         """
-        driver, update = self._make_update(config, values, as_node, goto)
-        list(driver.drive(update.steps()))  # an update emits no output
+        driver, steps = self._make_update(config, values, as_node, goto)
+        list(driver.drive(steps))  # an update emits no output
         return driver.result  # type: ignore[no-any-return]
 
     def set_max_iterations(self, max_iterations: int) -> None:
@@ -426,7 +427,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """As `stream`. With mode "custom", the run goes on in an asyncio task of its own."""
         config = _with_stream_mode(config, stream_mode)
         run = self._make_run(input, config, options)
-        outputs = Driver(run, active_runs=self._running).adrive(run.steps())
+        outputs = Driver(run.history, self._running).adrive(run.steps())
         if config.stream_mode in STEP_MODES:
             return outputs
         return aselect_items(outputs, run.history)
@@ -480,8 +481,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         goto: str | None = None,
     ) -> RunnableConfig:
         """As `update_state`."""
-        driver, update = self._make_update(config, values, as_node, goto)
-        [output async for output in driver.adrive(update.steps())]
+        driver, steps = self._make_update(config, values, as_node, goto)
+        [output async for output in driver.adrive(steps)]
         return driver.result  # type: ignore[no-any-return]
 
     # Helpers
@@ -515,17 +516,13 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         values: Mapping[str, Any] | None,
         as_node: str | None,
         goto: str | None,
-    ) -> tuple[Driver, Update]:
+    ) -> tuple[Driver, Generator[Request, Any, RunnableConfig]]:
         config = with_current_principal(config)
-        history = self._find_history(config)
-        update = Update(
-            RunHistory(history.program, config, history.saver),
-            values=values,
-            as_node=as_node,
-            goto=goto,
-            outer_channels=history.outer_channels,
-        )
-        return Driver(update), update
+        found = self._find_history(config)
+        check_update(found.program.topology, as_node, goto)
+        history = RunHistory(found.program, config, found.saver)
+        steps = update_state(history, values, as_node, goto, outer_channels=found.outer_channels)
+        return Driver(history), steps
 
     def _find_history(self, config: RunnableConfig) -> _History:
         """Return the history that a config names.
@@ -684,20 +681,6 @@ def parse_submitted(input: Any, schema: StateSchema) -> Mapping[str, Any]:
     except ValueError as error:
         raise GraphRunnerError(f"the input cannot be merged: {error}") from error
     return values
-
-
-def stream_outputs(
-    graph: CompiledGraph[StateT], input: Input[StateT], config: RunnableConfig
-) -> Iterator[NodeOutput[StateT]]:
-    """Run a graph and yield its outputs, whether its nodes are asynchronous or not."""
-    if not graph.topology.asynchronous:
-        yield from graph.stream(input, config)
-        return
-    import asyncio
-
-    # The runner ends the stream if the caller stops early.
-    with asyncio.Runner() as runner:
-        yield from step_through(graph.astream(input, config), runner)
 
 
 def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:

@@ -39,14 +39,11 @@ async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 async def finish_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """As `run_in_thread`, but a cancellation is raised only when the function has ended."""
-    import asyncio
-
-    task = asyncio.ensure_future(asyncio.to_thread(capture_outcome, partial(call, *args, **kwargs)))
-    cancelled = await wait_until_done((task,))
-    if cancelled is not None:
-        raise cancelled
-    result: T = unwrap_outcome(task.result())
-    return result
+    held = HeldCancellation()
+    try:
+        return await held.complete_in_thread(call, *args, **kwargs)
+    finally:
+        held.release()
 
 
 def make_async(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -101,7 +98,12 @@ class HeldCancellation:
 
     async def complete_in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in a thread, and wait for its end."""
-        return await self.complete(run_in_thread(call, *args, **kwargs))
+        import asyncio
+
+        # The error is raised here: an event loop ends at once if a task of its own raises a KeyboardInterrupt.
+        outcome = await self.complete(asyncio.to_thread(capture_outcome, partial(call, *args, **kwargs)))
+        result: T = unwrap_outcome(outcome)
+        return result
 
     def take(self) -> CancelledError | None:
         """Return the cancellation, and forget it."""
@@ -127,6 +129,18 @@ def step_through(stream: AsyncIterator[T], runner: Runner) -> Iterator[T]:
 
     while (item := runner.run(read_next())) is not None:
         yield item
+
+
+def iterate(stream: Iterator[T] | AsyncIterator[T]) -> Iterator[T]:
+    """Yield the items of a stream from sync code; of an async one, in an event loop of its own."""
+    if not isinstance(stream, AsyncIterator):
+        yield from stream
+        return
+    import asyncio
+
+    # The runner ends the stream if the caller stops early.
+    with asyncio.Runner() as runner:
+        yield from step_through(stream, runner)
 
 
 def capture_outcome(thunk: Thunk) -> Outcome:

@@ -24,20 +24,24 @@ from time import monotonic
 from typing import Any, Final, Generic, TypeVar, final
 
 from graphkit import operations, schedules
-from graphkit._compiled import CompiledGraph, parse_submitted, stream_outputs
+from graphkit._compiled import CompiledGraph, parse_submitted
+from graphkit._engine.driver import Driver
+from graphkit._engine.history import RunHistory
+from graphkit._engine.loop import Run
 from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_clock, check_count, check_function
 from graphkit._plan.events import Outbox, level_of
 from graphkit._plan.retry import RetryPolicy
-from graphkit._records.config import RunnableConfig
+from graphkit._records.config import RunnableConfig, with_current_principal
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.retention_policy import RetentionThread, find_store
 from graphkit._saver.run_lock import get_held_run_locks
-from graphkit._saver.status import find_next_time, grant_cancel_request
+from graphkit._saver.status import PAUSE_REQUEST, find_next_time, grant_cancel_request
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, GRAPH_ID, INTERRUPT, REMINDED, UPDATE, Submission, time_or_none
+from graphkit._to_thread import iterate
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from graphkit.retention import RetentionPolicy
 from graphkit.schedules import Schedule
@@ -283,6 +287,8 @@ class Worker:
         when it looks at it."""
         self._longest_wait = _LONGEST_WAIT if own_clock is None else _OWN_CLOCK_WAIT
         self._schedules = ScheduleAgenda(self.saver, self._now, self._longest_wait)
+        self._running: set[RunHistory] = set()
+        """The runs that have not ended."""
         self._count = 0
         """How many times a run was begun or resumed."""
         self._threads: list[threading.Thread] = []
@@ -345,8 +351,8 @@ class Worker:
         nodes have ended. May be called from a signal handler.
         """
         self._stopping.set()
-        for graph in self._graphs.values():
-            graph.pause()
+        for run in self._running.copy():
+            run.control.request_pause()
         if self._retention is not None:
             self._retention.request_stop()
         if self._changes is not None:
@@ -653,18 +659,20 @@ class Worker:
         context = NodeContext("", (), get_held_run_locks() | {own_lock})
         token = CURRENT_NODE_CONTEXT.set(context)
         try:
+            program = graph.program
+            history = RunHistory(program, with_current_principal(config), program.options.saver)
+            driver = Driver(history, self._running)
+            steps = Run(history, GraphResume(), is_by_worker=True).steps()
             last = None
-            resume = GraphResume()
-            resume._is_by_worker = True  # noqa: SLF001 - for the run alone
-            for last in stream_outputs(graph, resume, config):
+            for last in iterate(driver.adrive(steps) if program.topology.asynchronous else driver.drive(steps)):
                 if self._on_output is not None:
                     self._on_output(config.thread, last)
                 if self._stopping.is_set():  # perhaps since before this run could be paused
-                    graph.pause(config)
+                    history.control.request_pause()
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if isinstance(last, InterruptionMetadata):
-            is_requested = last._is_requested  # noqa: SLF001 - the run says so
+            is_requested = PAUSE_REQUEST in history.control.granted
             if self._stopping.is_set() and not is_requested:
                 # Answer the interrupts that only this worker's stop caused, so that another can resume.
                 paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
@@ -681,7 +689,10 @@ class Worker:
     def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
         """Post the reminders that are due of the questions of a thread, each by one worker."""
         latest = self._find_latest(config)
-        if latest is None or latest.status != "interrupted" or not self._next_reminders(config):
+        if latest is None or latest.status != "interrupted":
+            return
+        reminders = map(self._read_reminders, self.saver.interrupts(config))
+        if all(posted >= len(times) for times, posted in reminders):
             return
         graph = self._find_graph(latest)
         if graph is None:
@@ -696,6 +707,9 @@ class Worker:
                 times, posted = self._read_reminders(interrupt)
                 now = self._now()
                 due = sum(time <= now for time in times)
+                following = times[max(due, posted) :]
+                if following:
+                    self._set_alarm(config.thread, following[0])
                 if due <= posted:
                     continue
                 outbox = Outbox(observers)
@@ -718,17 +732,6 @@ class Worker:
                     )
                 outbox.close()
                 self.saver.put_writes(_config_of(interrupt), {REMINDED + interrupt.id: due})
-            following = self._next_reminders(config)
-            if following:
-                self._set_alarm(config.thread, min(following))
-
-    def _next_reminders(self, config: RunnableConfig) -> list[datetime]:
-        """Return when the next reminder of each question of a thread is due."""
-        following: list[datetime] = []
-        for interrupt in self.saver.interrupts(config):
-            times, posted = self._read_reminders(interrupt)
-            following += times[posted : posted + 1]
-        return following
 
     def _read_reminders(self, interrupt: WaitingInterrupt) -> tuple[Sequence[datetime], int]:
         """Return the times of all reminders of a question, and how many were posted."""
@@ -769,9 +772,7 @@ class Worker:
 def _adopt_graphs(
     graphs: CompiledGraph | Mapping[str, CompiledGraph], saver: object, clock: Callable[[], datetime] | None
 ) -> Mapping[str | None, CompiledGraph]:
-    """Return graphs of the worker's own by their ids, with its saver.
-
-    Stopping the worker must not pause runs of the caller's graphs.
+    """Return graphs of the worker's own by their ids, with its saver and its clock.
 
     Raises:
         CheckpointerConfigurationError: there is no graph, one is none, or the saver is none.

@@ -91,13 +91,9 @@ class CheckpointWriter:
         # recognized by their content: one that was made a moment later has the first as its parent.
         position = save.position
         with self.lock:
-            if position is not None and position.stored is not None:
-                return position.stored
-            if not self._write(save.saver.put, save.checkpoint, save, self.queue):
-                return None
-            if position is not None:
+            if position.stored is None and self._write(save.saver.put, save.checkpoint, save, self.queue):
                 position.stored = save.checkpoint
-            return save.checkpoint
+            return position.stored
 
     async def asave(self, save: Save) -> Checkpoint | None:
         """As `save`; a cancellation is held back."""

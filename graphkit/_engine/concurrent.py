@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, final
 
 from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
+from graphkit._to_thread import unwrap_outcome
 
 
 class _Answer(NamedTuple):
@@ -55,6 +56,13 @@ def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
             part, in their order.
     """
     yield from _Scheduler(parts, limit).steps()
+
+
+def run_elsewhere(task: Task) -> Generator[Request, Any, Any]:
+    """Run a task on its executor, and wait for it; return its result."""
+    ticket = yield Start(task)
+    ((_, result, error),) = yield Wait((ticket,))
+    return unwrap_outcome((result, error))
 
 
 @final

@@ -19,7 +19,6 @@ from typing import Any, Final, final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory
-from graphkit._engine.loop import Run
 from graphkit._engine.requests import (
     Ask,
     Clock,
@@ -41,7 +40,6 @@ from graphkit._engine.requests import (
     Wait,
     Withdraw,
 )
-from graphkit._engine.resume import Update
 from graphkit._engine.tasks import (
     NEVER_AWAITABLE,
     AsyncPool,
@@ -51,17 +49,16 @@ from graphkit._engine.tasks import (
     close_generator,
     executing,
     refuse_awaitable,
+    run_node,
 )
-from graphkit._plan.compile_config import Program, iter_savers, program_of
+from graphkit._plan.compile_config import find_nested, find_savers
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
-from graphkit._records.config import RunnableConfig, StreamMode
+from graphkit._records.config import StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput, StreamingOutput
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import check_rights
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
-from graphkit._saver.writes import subgraph_namespace
 from graphkit._to_thread import HeldCancellation, JobThread, judge_cancellation, unwrap_outcome, wait_until_done
 from graphkit.errors import GraphRunnerError
 
@@ -80,10 +77,13 @@ def check_access(history: RunHistory, *, is_run: bool) -> None:
     saver = history.saver
     if saver is None:
         return
-    check_rights(saver, history.config, "run_lock", *_HISTORY)
+    config = history.config
+    check_rights(saver, config, "run_lock", *_HISTORY)
     if not is_run:
         return
-    _check_nested(history.program, history.config, saver)
+    for namespace, nested_saver in find_nested(history.program, saver, config.checkpoint_ns):
+        lock = () if nested_saver is saver else ("run_lock",)
+        check_rights(nested_saver, config.replace(checkpoint_ns=namespace), *lock, *_HISTORY)
     options = history.program.options
     if options.release_thread:
         ending = "release"
@@ -91,20 +91,8 @@ def check_access(history: RunHistory, *, is_run: bool) -> None:
         ending = "delete"
     else:
         return
-    for each in iter_savers(history.program.topology, saver):
-        check_rights(each, history.config, ending)
-
-
-def _check_nested(program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
-    """Check the histories of nested graphs, at any depth."""
-    for node in program.topology.nested:
-        nested = program_of(node)
-        nested_config = config.replace(checkpoint_ns=subgraph_namespace(config.checkpoint_ns, node.id))
-        nested_saver = nested.find_saver(saver)
-        if nested_saver is not None:
-            lock = () if nested_saver is saver else ("run_lock",)
-            check_rights(nested_saver, nested_config, *lock, *_HISTORY)
-        _check_nested(nested, nested_config, nested_saver)
+    for each in find_savers(history.program, saver):
+        check_rights(each, config, ending)
 
 
 # The run locks
@@ -172,11 +160,6 @@ class DriverLocks:
         self.outside_context = NodeContext("", (), self.held_keys | keys, journal=self.outside_context.journal)
 
     @property
-    def must_acquire(self) -> bool:
-        """Whether `acquire` may have to wait for another run."""
-        return bool(self._prepared)
-
-    @property
     def is_held(self) -> bool:
         """Whether `release` has something to do."""
         return bool(self._acquired)
@@ -228,30 +211,28 @@ class Driver:
 
     def __init__(
         self,
-        run: Run | Update,
-        *,
-        active_runs: dict[int, Any] | None = None,
+        history: RunHistory,
+        active: set[RunHistory] | None = None,
     ) -> None:
         """Prepare to drive a run, or an update.
 
         Args:
-            run: the run or update; a node may make an update of its own thread.
-            active_runs: where the run is registered by its id() while it is under way.
+            history: the history of the run or update.
+            active: where a run is registered while it is under way; None: this is an update, which a node
+                may make of its own thread.
 
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
-        is_run = isinstance(run, Run)
-        self.run = run
-        self.active_runs = {} if active_runs is None else active_runs
-        self.locks = DriverLocks(run.history, is_run=is_run)
+        self.history = history
+        self.active = active
+        self.locks = DriverLocks(history, is_run=active is not None)
         self.result: Any = None
         self.was_closed = False
         """Whether the caller closed the stream."""
         self.cancellation = HeldCancellation()
-        history = run.history
         self.writer = CheckpointWriter(
-            history.program.options, history.reporter, self.cancellation, is_update=not is_run
+            history.program.options, history.reporter, self.cancellation, is_update=active is None
         )
         self.outbox: Outbox | None = None
         clock = CLOCK
@@ -271,7 +252,6 @@ class Driver:
         error: BaseException | None = None
         try:
             self._open()
-            self.active_runs[id(self.run)] = self.run
             answers = self._make_answers(pool)
             # In line here and in `adrive`: a call for each of the three or four requests of a step would be 3 % of it.
             while True:
@@ -299,7 +279,6 @@ class Driver:
                         error = judge_cancellation(raised)
         finally:
             del error  # its traceback refers to this frame
-            self.active_runs.pop(id(self.run), None)
             self._close(pool.futures)
 
     async def adrive(self, steps: Generator[Request, Any, Any]) -> AsyncGenerator[NodeOutput]:
@@ -315,7 +294,6 @@ class Driver:
         error: BaseException | None = None
         try:
             await self._aopen()
-            self.active_runs[id(self.run)] = self.run
             answers = self._make_async_answers(pool)
             while True:
                 try:
@@ -346,7 +324,6 @@ class Driver:
                         error = judge_cancellation(raised)
         finally:
             del error  # its traceback refers to this frame
-            self.active_runs.pop(id(self.run), None)
             await self._aclose(pool.futures)
 
     # The answers to each kind of request. By type: a chain of ifs would be evaluated at each step.
@@ -354,7 +331,7 @@ class Driver:
     def _make_answers(self, pool: ThreadPool) -> Mapping[type, Callable[[Any], Any]]:
         writer = self.writer
         return {
-            RunNode: pool.run,
+            RunNode: run_node,
             Next: advance_generator,
             Ask: self._ask,
             Save: writer.save,
@@ -424,17 +401,22 @@ class Driver:
     # Start and end
 
     def _open(self) -> None:
-        """Start the observers' threads, and take the run lock."""
-        observers: Any = self.run.history.program.options.observers
+        """Start the observers' threads, take the run lock, and register the run."""
+        history = self.history
+        observers: Any = history.program.options.observers
         if observers:
             # Now, and not when the run was made: the observers' threads live as long as the run does.
             self.outbox = Outbox(observers)
-            self.run.history.reporter.post = self.outbox.post
-        check_access(self.run.history, is_run=isinstance(self.run, Run))
+            history.reporter.post = self.outbox.post
+        check_access(history, is_run=self.active is not None)
         self.locks.acquire()
+        if self.active is not None:
+            self.active.add(history)
 
     def _close(self, futures: TaskFutures) -> None:
         """End all threads, store what waits, and release the run locks."""
+        if self.active is not None:
+            self.active.discard(self.history)
         try:
             futures.close()
             if self.was_closed:
@@ -446,14 +428,18 @@ class Driver:
                 self.outbox.close()
 
     async def _aopen(self) -> None:
-        if self.locks.must_acquire or self.run.history.program.options.observers:
+        if self.history.saver is not None or self.history.program.options.observers:
             await self.cancellation.complete_in_thread(self._open)
             self.cancellation.release()
+        else:
+            self._open()
 
     async def _aclose(self, futures: TaskFutures) -> None:
         has_threads = self.outbox is not None or self.writer.is_shared or self.writer.queue is not None
         if self.locks.is_held or has_threads:
             await self.cancellation.complete_in_thread(self._close, futures)
+        else:
+            self._close(futures)
         self.cancellation.release()
 
 

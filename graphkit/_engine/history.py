@@ -57,6 +57,7 @@ from graphkit._saver.writes import (
     INTERRUPT,
     OUTER_EXECUTION,
     RESUMED,
+    RETRIED,
     SUBMIT,
     TIMER,
     Submission,
@@ -103,11 +104,6 @@ class RunControl:
         mailboxes: the checkpoints at which requests may have been recorded since the last look.
         noted_error: the error that has a note about the node where it was raised.
     """
-
-    __slots__ = (
-        "_has_left_work", "_measure", "_settled_at", "cancellation", "config", "granted", "mailboxes",
-        "must_check", "next_look", "noted_error", "pause_requested", "saver",
-    )  # fmt: skip
 
     def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
         self.saver = saver
@@ -233,20 +229,14 @@ class ResumePlan:
     """How many executed nodes count towards the limit."""
     may_stop: bool
     """Whether the declared stops at this position apply."""
-    inherited: Mapping[str, Any]
-    """The metadata that later checkpoints inherit."""
     recorded: Mapping[str, Any]
     """The pending writes that the execution of the next node finds."""
     added: Mapping[str, Any]
     """Those that the resume adds."""
     private: Sequence[Mapping[str, Any]]
     """What the resume brings for transient keys, which are never stored."""
-    updates: Mapping[str, Mapping[str, Any]]
-    """The updates that the resume merges into the state, by the key of their pending write."""
     nested: Mapping[str, GraphResume]
     """What the resume brings for nested graphs, by namespace."""
-    is_clean: bool
-    """Whether no attempt of what is next has failed."""
 
 
 @final
@@ -537,11 +527,12 @@ class RunHistory:
         base = plan.base
         metadata = self.metadata
         metadata.resumed_at = self.now()
-        own = {"run_id": plan.inherited["run_id"]} if "run_id" in plan.inherited else {}
+        inherited = inherited_metadata(base)
+        own = {"run_id": inherited["run_id"]} if "run_id" in inherited else {}
         if plan.submission is not None:
             own = {"run_id": self.new_id()}
-        metadata.begin(own, plan.inherited)
-        if not plan.is_clean:
+        metadata.begin(own, inherited)
+        if not plan.recorded.keys().isdisjoint({FAILURE, RETRIED}):
             metadata.mark_unclean()
         self.reporter.step = plan.step
         self._start_step = plan.step
@@ -686,9 +677,9 @@ class RunHistory:
         else:
             yield from self.record(writes)
 
-    def record_deferred(self, *, is_stopping: bool = False) -> Steps:
-        """Record the deferred writes now, unless they have to wait until the run stops."""
-        if self._deferred and (is_stopping or not self.stores_at_exit):
+    def record_deferred(self) -> Steps:
+        """Record the deferred writes now."""
+        if self._deferred:
             yield from self.record({})
 
     def record_interrupt(
@@ -876,7 +867,8 @@ class RunHistory:
 
         The items of a map are recorded first, because the name of an item's execution has its index.
         """
-        self.perform(self.record_deferred())
+        if not self.stores_at_exit:
+            self.perform(self.record_deferred())
         return self.name_execution(context)
 
     def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:

@@ -49,11 +49,11 @@ from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
-from graphkit._plan.compile_config import iter_savers
+from graphkit._plan.compile_config import find_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
-from graphkit._saver.status import PAUSE_REQUEST, WRITES_TAKEN_FROM
+from graphkit._saver.status import WRITES_TAKEN_FROM
 from graphkit._saver.writes import (
     ASLEEP,
     OUTER_EXECUTION,
@@ -93,7 +93,8 @@ class Run:
         may_stop: whether declared stops apply at this position: not at the one that was resumed.
         must_emit: whether the current position still has to be emitted; False right after a resume.
         step_updates: the updates since the last output, by node; None unless the caller wants to see them.
-        nested_interrupts: the interrupts of nested runs, as these emitted them.
+        interrupts: of a nested run: where it has stopped; the outer run emits them with its own.
+        nested_interrupts: the interrupts of nested runs.
         nested_resumes: what a resume brought for nested graphs, by namespace.
         keeps_nested_stops: whether a resume passes no declared stop of nested graphs: it answers something
             else, or is that of a worker.
@@ -105,6 +106,7 @@ class Run:
         run_input: Any,
         *,
         executor: Executor | None = None,
+        is_by_worker: bool = False,
     ) -> None:
         """Prepare a run.
 
@@ -112,6 +114,7 @@ class Run:
             history: the history that it continues, and the state.
             run_input: the input, a GraphResume, or the state of the outer graph.
             executor: of a nested run: runs nodes that have no executor of their own.
+            is_by_worker: whether no human has asked for this resume, so that it passes no declared stop.
         """
         self.program = history.program
         self.history = history
@@ -129,9 +132,10 @@ class Run:
         self.may_stop = True
         self.must_emit = True
         self.step_updates: dict[str, dict[str, Any]] | None = None
+        self.interrupts: list[InterruptionMetadata] = []
         self.nested_interrupts: list[InterruptionMetadata] = []
         self.nested_resumes: dict[str, GraphResume] = {}
-        self.keeps_nested_stops = False
+        self.keeps_nested_stops = is_by_worker
 
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
@@ -204,7 +208,8 @@ class Run:
         self.may_stop = plan.may_stop
         self.must_emit = plan.submission is not None
         self.nested_resumes = dict(plan.nested)
-        self.keeps_nested_stops = resume.has_value or resume._is_by_worker  # noqa: SLF001
+        if resume.has_value:
+            self.keeps_nested_stops = True
         if self.step_updates is not None:
             self.step_updates.clear()  # no node returned the updates of the resume
         # A resume of an older checkpoint that only passes a stop leaves nothing to find again. To
@@ -414,14 +419,15 @@ class Run:
             if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
                 run_input = resume or GraphResume()
         run = Run(nested, run_input, executor=runner.executor)
-        interrupts = yield from _relay_requests(history, nested, run.steps())
-        if interrupts:
-            self.nested_interrupts += interrupts
+        yield from _relay_requests(history, nested, run.steps())
+        if run.interrupts:
+            self.nested_interrupts += run.interrupts
             stops: dict[str, Any] = {}
-            for interrupt in interrupts:
+            for interrupt in run.interrupts:
+                interrupt.is_subgraph = True
                 prefix = SUBGRAPH_INTERRUPT if interrupt.due is None else SUBGRAPH_TIMER
                 stops[prefix + interrupt.id] = namespace
-            if not key and any(interrupt.due is not None for interrupt in interrupts):
+            if not key and any(interrupt.due is not None for interrupt in run.interrupts):
                 stops[ASLEEP] = True
             new = {name: value for name, value in stops.items() if history.writes.get(name) != value}
             if new:  # of a timer that was not due, there is nothing new
@@ -481,7 +487,7 @@ class Run:
         options = self.program.options
         is_outermost = history.outer_execution is None
         if is_outermost and history.saver is not None:  # an outer run may still need what is stored here
-            for saver in iter_savers(self.program.topology, history.saver):
+            for saver in find_savers(self.program, history.saver):
                 if options.release_thread:
                     yield Release(saver, history.config)
                 elif not options.preserve:
@@ -510,7 +516,7 @@ class Run:
             yield from history.record({})  # the position, and what was deferred
             raise Halt
         if cancellation is None:
-            yield from self._emit_interrupts()
+            yield from self._stop_at_interrupts()
             return
         node_id = self.next_node_id or history.position.node_id
         reason = cancellation.get("reason")
@@ -521,10 +527,10 @@ class Run:
         yield Finish()
         yield Emit(output)
 
-    def _emit_interrupts(self) -> Steps:
+    def _stop_at_interrupts(self) -> Steps:
         """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""
         history = self.history
-        yield from history.record_deferred(is_stopping=True)
+        yield from history.record_deferred()
         # Beside a question of another branch, too: its deadline must not end the pause, and its answer neither.
         if not history.is_in_branch and self.control.take_left_work():
             node_id = self.next_node_id or history.position.node_id
@@ -543,12 +549,13 @@ class Run:
             # Not by setattr: a state is read-only, and a model may have a field of this name.
             questions = [interrupt.waiting for interrupt in interrupts if interrupt.waiting is not None]
             state.__dict__["_interrupts"] = tuple(questions)
-        if history.outer_execution is None:
-            sleeps = any(interrupt.due is not None for interrupt in interrupts)
-            if sleeps and history.writes.get(ASLEEP) is None:
-                yield from history.record({ASLEEP: True})
-            yield Finish()
-            interrupts[0]._is_requested = PAUSE_REQUEST in self.control.granted  # noqa: SLF001 - for workers
+        if history.outer_execution is not None:
+            self.interrupts = interrupts
+            return
+        sleeps = any(interrupt.due is not None for interrupt in interrupts)
+        if sleeps and history.writes.get(ASLEEP) is None:
+            yield from history.record({ASLEEP: True})
+        yield Finish()
         yield Emit(interrupts[0])
 
     # Outputs
@@ -585,20 +592,19 @@ class Run:
 #
 # A nested graph: a node that is a graph, run inside the outer run, in a namespace of its own.
 #
-# It is driven by the same loop. Its requests go to the driver of the outer run, with two exceptions:
-# it does not release the run lock, and its outputs are flagged. Its checkpoints are stored in the
-# namespace `<node id>`, below that of the outer graph, with the node execution that they belong to.
-# So a resume finds out whether this execution had begun, and continues inside.
+# It is driven by the same loop. Its requests go to the driver of the outer run; its outputs are flagged.
+# The outer run keeps the run lock, and emits the interrupts at which the nested one has stopped. Its
+# checkpoints are stored in the namespace `<node id>`, below that of the outer graph, with the node
+# execution that they belong to. So a resume finds out whether this execution had begun, and continues
+# inside.
 
 _SUBGRAPH_STOPS: Final = (SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
 _BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
 """The requests of a nested run while an answer to it may not be stored yet."""
 
 
-def _relay_requests(
-    outer: RunHistory, nested: RunHistory, steps: Steps
-) -> Generator[Request, Any, list[InterruptionMetadata]]:
-    """Pass the requests of a nested run to the driver; return the interrupts of its stop.
+def _relay_requests(outer: RunHistory, nested: RunHistory, steps: Steps) -> Steps:
+    """Pass the requests of a nested run to the driver, and flag its outputs.
 
     An interrupt in the nested graph is recorded in both histories. When the run goes on, its answer
     is recorded in the nested one first, and only then does the outer one forget the interrupt: a
@@ -608,38 +614,35 @@ def _relay_requests(
     namespace = nested.config.checkpoint_ns
     recorded = outer.writes.items()
     waiting = [key for key, waits_in in recorded if key.startswith(_SUBGRAPH_STOPS) and waits_in == namespace]
-    interrupts: list[InterruptionMetadata] = []
     answer: Any = None
     error: BaseException | None = None
     while True:
         try:
             request = steps.send(answer) if error is None else steps.throw(error)
         except StopIteration:
-            return interrupts
+            if waiting:  # it has stopped at once, for a pause
+                yield from _forget_answered(outer, nested, waiting)
+            return
         answer = None
         error = None
         try:
             if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
-                writes = nested.writes
-                open_ids = {*unanswered_interrupts(writes), *unanswered_timers(writes), *subgraph_stops(writes)}
-                still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
-                answered = [key for key in waiting if key not in still_open]
-                if answered:
-                    if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
-                        answered.append(ASLEEP)
-                    yield from outer.record(dict.fromkeys(answered))
-                waiting = still_open
-            if isinstance(request, Finish):  # the outer run keeps the run lock
-                continue
-            # The outer run emits the interrupts, with its own, when its other branches have stopped.
-            output = request.output if isinstance(request, Emit) else None
-            if isinstance(output, InterruptionMetadata):
-                interrupts = list(output.interrupts)
-                for interrupt in interrupts:
-                    interrupt.is_subgraph = True
-                continue
-            if output is not None:
-                output.is_subgraph = True
+                waiting = yield from _forget_answered(outer, nested, waiting)
+            if isinstance(request, Emit):
+                request.output.is_subgraph = True
             answer = yield request
         except BaseException as raised:  # noqa: BLE001 - the nested run handles it
             error = raised
+
+
+def _forget_answered(outer: RunHistory, nested: RunHistory, waiting: list[str]) -> Generator[Request, Any, list[str]]:
+    """Let the outer history forget what the nested graph no longer waits for; return the keys of the rest."""
+    writes = nested.writes
+    open_ids = {*unanswered_interrupts(writes), *unanswered_timers(writes), *subgraph_stops(writes)}
+    still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
+    answered = [key for key in waiting if key not in still_open]
+    if answered:
+        if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
+            answered.append(ASLEEP)
+        yield from outer.record(dict.fromkeys(answered))
+    return still_open

@@ -23,7 +23,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.concurrent import run_concurrently, run_elsewhere
 from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Next, Request, RunNode, Steps
@@ -170,19 +170,18 @@ class NodeRunner:
         # apply. One that the node names itself is passed on, and the pool refuses it with a message.
         if node.executor is not None or node.action.is_async:
             executor = node.executor
-        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+        is_remote = executor is not None and not isinstance(executor, ThreadPoolExecutor)
+        if is_remote and not (history.is_saved and history.stores_at_exit):
             # Another process can record writes only at a checkpoint.
-            yield from history.ensure_stored()
-            if history.saver is not None and not history.is_saved:
-                yield from history.record({})
-            yield from history.record_deferred()
+            yield from history.record({})
         answers = self._find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
         # of the saver is no failure of the node, and keeps its class.
         try:
-            result = yield RunNode(node.action, argument, history.config, context, executor)
+            task = RunNode(node.action, argument, history.config, context, executor)
+            result = (yield task) if executor is None else (yield from run_elsewhere(task))
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:

@@ -233,7 +233,7 @@ class Save(SaverRequest):
         saver: BaseCheckpointSaver,
         config: RunnableConfig,
         checkpoint: Checkpoint,
-        position: Position | None = None,
+        position: Position,
     ) -> None:
         self.saver = saver
         self.config = config

@@ -4,15 +4,14 @@
 history and the state there, and checks the nested graphs. It stores nothing: a resume that does not
 fit what waits, here or in a nested graph, leaves no trace.
 
-`Update` corrects a stored state instead: `update_state` as a loop of its own, with the same requests. It
-runs no node.
+`update_state` corrects a stored state instead: a loop of its own, with the same requests. It runs no node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple
 
 from graphkit._engine.history import (
     ResumePlan,
@@ -31,6 +30,7 @@ from graphkit._engine.state import (
     pack_if_marked,
     unpack_if_marked,
 )
+from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
@@ -44,7 +44,6 @@ from graphkit._saver.writes import (
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
-    RETRIED,
     STOP_PREFIXES,
     SUBMIT,
     UPDATE,
@@ -171,13 +170,10 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         # A stop for a human starts a new count: the human has seen that the run goes on.
         step=0 if was_interrupted else base.metadata.get("step", 0),
         may_stop=submission is not None or bool(kept_stops) or (stops_here and not was_interrupted),
-        inherited=inherited_metadata(base),
         recorded=recorded,
         added=added,
         private=brought.private,
-        updates=_find_updates({**recorded, **added}),
         nested=parts.by_namespace,
-        is_clean=recorded.keys().isdisjoint({FAILURE, RETRIED}),
     )
 
 
@@ -324,7 +320,7 @@ def merge_updates(state: RunState, plan: ResumePlan) -> None:
     except Exception as error:
         reason = f"the value or update of the resume cannot be merged: {message_of(error)}"
         raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error
-    for key, update in plan.updates.items():
+    for key, update in _find_updates({**plan.recorded, **plan.added}).items():
         try:
             state.merge(plan.base.node_id, unpack_if_marked(update))
         except NodeExecutionError as error:
@@ -421,121 +417,105 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
 # A correction
 
 
-@final
-class Update:
-    """Appends a child of a checkpoint, with values merged in; see `CompiledGraph.update_state`."""
+def check_update(topology: Topology, as_node: str | None, goto: str | None) -> None:
+    """Check what is to be next after an update.
 
-    def __init__(
-        self,
-        history: RunHistory,
-        *,
-        values: Mapping[str, Any] | None,
-        as_node: str | None,
-        goto: str | None,
-        outer_channels: Collection[str] = (),
-    ) -> None:
-        """Prepare an update.
+    Raises:
+        GraphRunnerError: `as_node` or `goto` cannot be the next node, or both are given.
+    """
+    if as_node is not None and goto is not None:
+        raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
+    for name, value in {"as_node": as_node, "goto": goto}.items():
+        candidate: object = value
+        if candidate is not None and not isinstance(candidate, str):
+            raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")
+    if as_node is not None and as_node not in topology.edges:
+        reason = "has no outgoing edge" if as_node in topology.nodes else "is not a node of the graph"
+        raise GraphRunnerError(f"as_node={as_node!r} {reason}", node_id=as_node)
+    if goto is not None and topology.resolve_target(goto) is None:
+        raise GraphRunnerError(f"goto={goto!r} is not a node of the graph", node_id=goto)
 
-        Args:
-            history: the history that it continues.
-            values: merged into the state.
-            as_node: the node that the values are attributed to.
-            goto: the next node.
-            outer_channels: the keys that the outer graph has channels for, if there is one.
 
-        Raises:
-            GraphRunnerError: `as_node` or `goto` cannot be the next node, or both are given.
-        """
-        topology = history.program.topology
-        if as_node is not None and goto is not None:
-            raise GraphRunnerError("give as_node or goto, not both: each says which node comes next")
-        for name, value in {"as_node": as_node, "goto": goto}.items():
-            candidate: object = value
-            if candidate is not None and not isinstance(candidate, str):
-                raise GraphRunnerError(f"{name}={value!r} is not a node id: give one node id, a str")
-        if as_node is not None and as_node not in topology.edges:
-            reason = "has no outgoing edge" if as_node in topology.nodes else "is not a node of the graph"
-            raise GraphRunnerError(f"as_node={as_node!r} {reason}", node_id=as_node)
-        if goto is not None and topology.resolve_target(goto) is None:
-            raise GraphRunnerError(f"goto={goto!r} is not a node of the graph", node_id=goto)
-        self.history = history
-        self.state = history.state
-        self.topology = topology
-        self.outer_channels = outer_channels
-        self.values = values
-        self.as_node = as_node
-        self.goto = goto
+def update_state(
+    history: RunHistory,
+    values: Mapping[str, Any] | None,
+    as_node: str | None,
+    goto: str | None,
+    *,
+    outer_channels: Collection[str],
+) -> Generator[Request, Any, RunnableConfig]:
+    """Append a child of a checkpoint, with values merged in; see `CompiledGraph.update_state`.
 
-    def steps(self) -> Generator[Request, Any, RunnableConfig]:
-        """Merge the values, decide the next node, and append; check everything before storing.
+    Decides the next node, and checks everything before it stores anything.
 
-        Returns:
-            The config of the new checkpoint.
-        """
-        history = self.history
-        state = self.state
-        assert history.saver is not None
-        base = yield from history.load_base()
-        if base is None:
-            raise checkpoint_not_found(history.requested_config)
-        if SUBGRAPH_UPDATES in base.state:  # the update is one more that the outer graph merges
-            state.collect_subgraph_updates(self.outer_channels)
-        state.move_to(base, history.program.options.migrations)
-        node_id = self.as_node or base.node_id
-        try:
-            state.merge(node_id, self.values)
-        except NodeExecutionError as error:  # no node has returned the values: the message blames none
-            reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
-            raise state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
-        next_node_id = yield from self._find_next(base)
-        writes = yield from history.load_writes(base)
-        # Without a node of its own the update leaves the run where it is: the interrupts that wait
-        # there, and their answers, remain valid. At an earlier checkpoint that node execution is over:
-        # the next node is executed again, as by a resume there. So it is if the base is such an update,
-        # and its process died before it had recorded what waits again.
-        keeps_position = self.as_node is None and self.goto is None
-        was_cut_short = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
-        continues = history.is_latest and not was_cut_short
-        metadata = inherited_metadata(base)
-        metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
-        metadata |= graph_metadata(history.program)
-        was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
-        now = history.clock.now()
-        metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
-        metadata["source"] = "update"
-        if keeps_position:
-            if continues:
-                metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
-            else:
-                writes = writes_of_copy(writes, to_datetime(now // 1000))
-            if SUBMIT in base.metadata:
-                metadata[SUBMIT] = base.metadata[SUBMIT]
-            if not has_only_requests(writes):
-                # If the process dies before it has recorded the writes, a resume finds them there.
-                metadata[WRITES_TAKEN_FROM] = history.writes_from
-        data = state.data
-        changes = state.changes
-        if state.subgraph_updates is not None:
-            data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
-        checkpoint = Checkpoint.from_stored(
-            id=history.clock.new_id(now // 1_000_000),
-            node_id=node_id,
-            next_node_id=next_node_id,
-            parent_id=base.id,
-            created_us=now // 1000,
-            metadata=freeze(metadata),
-            state=data,
-            changes=changes,
-        )
-        child = yield Save(history.saver, history.config, checkpoint)
-        child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
-        if keeps_position and writes:
-            yield Record(history.saver, child_config, writes)
-        return child_config
+    Args:
+        history: the history that it continues.
+        values: merged into the state.
+        as_node: the node that the values are attributed to; checked by `check_update`.
+        goto: the next node; checked likewise.
+        outer_channels: the keys that the outer graph has channels for; none without one.
 
-    def _find_next(self, base: Checkpoint) -> Generator[Request, Any, str | None]:
-        if self.as_node is not None:
-            return (yield from follow_edge(self.state, self.as_node))
-        if self.goto is not None:
-            return self.topology.resolve_target(self.goto)
-        return base.next_node_id
+    Returns:
+        The config of the new checkpoint.
+    """
+    state = history.state
+    assert history.saver is not None
+    base = yield from history.load_base()
+    if base is None:
+        raise checkpoint_not_found(history.requested_config)
+    if SUBGRAPH_UPDATES in base.state:  # the update is one more that the outer graph merges
+        state.collect_subgraph_updates(outer_channels)
+    state.move_to(base, history.program.options.migrations)
+    node_id = as_node or base.node_id
+    try:
+        state.merge(node_id, values)
+    except NodeExecutionError as error:  # no node has returned the values: the message blames none
+        reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
+        raise state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
+    next_node_id = base.next_node_id if goto is None else state.topology.resolve_target(goto)
+    if as_node is not None:
+        next_node_id = yield from follow_edge(state, as_node)
+    writes = yield from history.load_writes(base)
+    # Without a node of its own the update leaves the run where it is: the interrupts that wait
+    # there, and their answers, remain valid. At an earlier checkpoint that node execution is over:
+    # the next node is executed again, as by a resume there. So it is if the base is such an update,
+    # and its process died before it had recorded what waits again.
+    keeps_position = as_node is None and goto is None
+    was_cut_short = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
+    continues = history.is_latest and not was_cut_short
+    metadata = inherited_metadata(base)
+    metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
+    metadata |= graph_metadata(history.program)
+    was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
+    now = history.clock.now()
+    metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
+    metadata["source"] = "update"
+    if keeps_position:
+        if continues:
+            metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+        else:
+            writes = writes_of_copy(writes, to_datetime(now // 1000))
+        if SUBMIT in base.metadata:
+            metadata[SUBMIT] = base.metadata[SUBMIT]
+        if not has_only_requests(writes):
+            # If the process dies before it has recorded the writes, a resume finds them there.
+            metadata[WRITES_TAKEN_FROM] = history.writes_from
+    data = state.data
+    changes = state.changes
+    if state.subgraph_updates is not None:
+        data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
+    checkpoint = Checkpoint.from_stored(
+        id=history.clock.new_id(now // 1_000_000),
+        node_id=node_id,
+        next_node_id=next_node_id,
+        parent_id=base.id,
+        created_us=now // 1000,
+        metadata=freeze(metadata),
+        state=data,
+        changes=changes,
+    )
+    child = yield Save(history.saver, history.config, checkpoint, history.position)
+    child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
+    if keeps_position and writes:
+        yield Record(history.saver, child_config, writes)
+    return child_config

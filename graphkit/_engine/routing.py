@@ -81,19 +81,16 @@ def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | Non
             # An id of this topology. In an inlined subgraph, a node may have the same name as the target of END.
             return mappings[result]
         except (KeyError, TypeError):
-            if not hasattr(result, "arg"):  # else it is LangGraph's Send, which is refused below
-                known = ", ".join(map(repr, mappings))
-                reason = f"the edge of {source!r} gave {result!r}, which its mappings do not have (they have {known})"
-                raise state.make_error(GraphRunnerError, reason, source) from None
-    next_node_id = None
-    if isinstance(result, str):
-        next_node_id = state.topology.resolve_target(result, source)
-    elif hasattr(result, "arg"):  # LangGraph's Send
-        raise _several_targets_error(state, f"the edge of {source!r} leads", result, source)
-    if next_node_id is None:
+            known = ", ".join(map(repr, mappings))
+            reason = f"the edge of {source!r} gave {result!r}, which its mappings do not have (they have {known})"
+    else:
+        next_node_id = state.topology.resolve_target(result, source) if isinstance(result, str) else None
+        if next_node_id is not None:
+            return next_node_id
         reason = f"the edge of {source!r} leads to {describe_unknown_node(result, state.topology.nodes)}"
-        raise state.make_error(GraphRunnerError, reason, source)
-    return next_node_id
+    if hasattr(result, "arg"):  # LangGraph's Send
+        raise _several_targets_error(state, f"the edge of {source!r} leads", result, source)
+    raise state.make_error(GraphRunnerError, reason, source)
 
 
 def _choose(state: RunState, source: str, targets: Collection[str]) -> str:

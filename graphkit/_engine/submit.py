@@ -76,12 +76,9 @@ def submit(
     own_thread = None
     if key is not None:
         own_thread = f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
+    config = RunnableConfig(own_thread or generate_id())
     if thread_id is not None:
         config = require_root(thread_id)
-    elif own_thread is not None:
-        config = RunnableConfig(own_thread)
-    else:
-        config = RunnableConfig(generate_id())
     submission = Submission(freeze_update("input", input), at, key, is_new=False)
     return submit_once(saver, config, submission, graph_id, is_own=config.thread == own_thread)
 

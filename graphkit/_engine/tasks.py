@@ -33,14 +33,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
-from graphkit._to_thread import (
-    HeldCancellation,
-    Outcome,
-    capture_outcome,
-    judge_cancellation,
-    unwrap_outcome,
-    wait_until_done,
-)
+from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, judge_cancellation, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
@@ -218,14 +211,6 @@ class ThreadPool:
         return from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
-    def run(self, task: RunNode) -> Any:
-        """Run a node: on the calling thread, or on its executor."""
-        if task.executor is None:
-            return run_node(task)
-        ticket = self.start(Start(task))
-        ((_, result, error),) = self.wait(Wait((ticket,)))
-        return unwrap_outcome((result, error))
-
     def start(self, request: Start) -> int:
         """Start a task; return its ticket."""
         self.writer.share()
@@ -278,19 +263,11 @@ class AsyncPool:
         self.futures = TaskFutures(writer, call_action)
         self.tickets = count()
         self.running: dict[int, AsyncTask[Outcome]] = {}
-        self.done: set[int] = set()
-        """The tickets of done tasks that `wait` has not returned yet."""
+        self.done: dict[int, DoneTask] = {}
+        """Done tasks that `wait` has not returned yet."""
         self.news = asyncio.Event()
 
     async def run(self, task: Task) -> Any:
-        """Run one task, and wait for it."""
-        if task.executor is None:
-            return await self._run_here(task)
-        ticket = await self.start(Start(task))
-        ((_, result, error),) = await self.wait(Wait((ticket,)))
-        return unwrap_outcome((result, error))
-
-    async def _run_here(self, task: Task) -> Any:
         """Run a task in this event loop if it is async, else on a thread."""
         if isinstance(task, Next):
             if isinstance(task.generator, AsyncGeneratorType):
@@ -323,16 +300,21 @@ class AsyncPool:
         ticket = next(self.tickets)
         has_async_form = isinstance(task, RunNode) and task.call.async_form is not None
         if task.executor is None and (is_async(task) or has_async_form):
-            coroutine = _capture_outcome(self._run_here(task))
+            coroutine = _capture_outcome(self.run(task))
         else:
             coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
         running = asyncio.ensure_future(coroutine)
         self.running[ticket] = running
-        running.add_done_callback(lambda _: self._mark_done(ticket))
+        running.add_done_callback(partial(self._mark_done, ticket))
         return ticket
 
-    def _mark_done(self, ticket: int) -> None:
-        self.done.add(ticket)
+    def _mark_done(self, ticket: int, running: AsyncTask[Outcome]) -> None:
+        from asyncio import CancelledError
+
+        del self.running[ticket]
+        # A task that was cancelled before it began has no outcome.
+        result, error = (None, CancelledError()) if running.cancelled() else running.result()
+        self.done[ticket] = (ticket, result, error)
         self.news.set()
 
     async def wait(self, request: Wait) -> list[DoneTask]:
@@ -348,15 +330,14 @@ class AsyncPool:
         if cancelled is not None:  # it arrived while something was being stored
             await self._cancel()
             raise cancelled
-        while not (done := self.done.intersection(request.tickets)):
+        while not (done := self.done.keys() & request.tickets):
             self.news.clear()
             try:
                 await self.news.wait()
             except asyncio.CancelledError:
                 await self._cancel()
                 raise
-        self.done -= done
-        return [(ticket, *_outcome_of(self.running.pop(ticket))) for ticket in sorted(done)]
+        return [self.done.pop(ticket) for ticket in sorted(done)]
 
     async def _cancel(self) -> None:
         """Cancel async tasks and tasks that have not started, and wait for the others."""
@@ -405,25 +386,10 @@ def is_async(task: Task) -> bool:
 
 
 async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
-    import asyncio
-
     try:
         return await awaitable, None
-    except BaseException as error:
-        failure = judge_cancellation(error)
-        if isinstance(failure, asyncio.CancelledError):
-            raise
-        return None, failure
-
-
-def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
-    # A function of its own: the traceback of the error must not refer to a frame that keeps the error.
-    import asyncio
-
-    try:
-        return running.result()
-    except asyncio.CancelledError as cancelled:
-        return None, cancelled
+    except BaseException as error:  # noqa: BLE001 - raised again in the run
+        return None, judge_cancellation(error)
 
 
 # Other processes

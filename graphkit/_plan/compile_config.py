@@ -366,14 +366,26 @@ def find_programs(program: Program, namespace: str) -> list[Program] | None:
     return programs
 
 
-def iter_savers(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCheckpointSaver]:
-    """Yield the saver of a graph and those that its nested graphs have of their own, once each."""
-    seen = [saver]
-    yield saver
-    for node in topology.nested:
+def find_nested(
+    program: Program, saver: BaseCheckpointSaver | None, namespace: str = ""
+) -> Iterator[tuple[str, BaseCheckpointSaver]]:
+    """Yield the namespace and the saver of each nested graph that stores its history, at any depth.
+
+    Args:
+        program: the outer graph.
+        saver: that of the outer graph.
+        namespace: that of the outer graph.
+    """
+    for node in program.topology.nested:
         nested = program_of(node)
-        own_saver = nested.options.checkpoint_saver or saver
-        for nested_saver in iter_savers(nested.topology, own_saver):
-            if not any(nested_saver is known for known in seen):
-                seen.append(nested_saver)
-                yield nested_saver
+        nested_namespace = subgraph_namespace(namespace, node.id)
+        nested_saver = nested.find_saver(saver)
+        if nested_saver is not None:
+            yield nested_namespace, nested_saver
+        yield from find_nested(nested, nested_saver, nested_namespace)
+
+
+def find_savers(program: Program, saver: BaseCheckpointSaver) -> list[BaseCheckpointSaver]:
+    """Return the saver of a graph, and those that its nested graphs have of their own, once each."""
+    savers = [saver, *(nested_saver for _, nested_saver in find_nested(program, saver))]
+    return [*{id(each): each for each in savers}.values()]

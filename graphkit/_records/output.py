@@ -24,7 +24,7 @@ InterruptableAction asked."""
 class GraphResume:
     """As the input of a run: resume from the stored checkpoint, perhaps with a human's answer."""
 
-    __slots__ = ("_is_by_worker", "update", "value")
+    __slots__ = ("update", "value")
 
     def __init__(self, value: Any = ABSENT, *, update: Mapping[str, Any] | None = None) -> None:
         """Make the input of a resume.
@@ -37,8 +37,6 @@ class GraphResume:
         """
         self.value = value
         self.update = update
-        self._is_by_worker = False
-        """Whether no human has asked for it, so that it passes no declared stop."""
 
     @property
     def has_value(self) -> bool:
@@ -214,7 +212,7 @@ class InterruptionMetadata(NodeOutput[StateT]):
         waiting: the interrupt as a saver lists it; None for a timer, and until a run has stopped at it.
     """
 
-    __slots__ = ("_is_requested", "due", "id", "interrupts", "is_cancelled", "metadata", "payload", "waiting", "when")
+    __slots__ = ("due", "id", "interrupts", "is_cancelled", "metadata", "payload", "waiting", "when")
 
     interrupts: Sequence[InterruptionMetadata[StateT]]
     payload: Any
@@ -239,8 +237,6 @@ class InterruptionMetadata(NodeOutput[StateT]):
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)
         self.due: datetime | None = None
         self.is_cancelled = False
-        self._is_requested = False
-        """Whether `operations.pause` asked for this stop."""
         self.waiting: WaitingInterrupt | None = None
 
     @property

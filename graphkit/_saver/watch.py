@@ -217,23 +217,26 @@ class WatchEnd:
         """
         for thread in sorted(self._unread):
             self._unread.discard(thread)
-            status: str | None = None  # it is gone, or cannot be read and is one of many
+            config = RunnableConfig(thread, checkpoint_ns=self._namespace)
             try:
-                for latest in self._saver.recent(RunnableConfig(thread, checkpoint_ns=self._namespace), limit=1):
-                    status = latest.status
-                    self._seen.add(thread)
+                latest = next(iter(self._saver.recent(config, limit=1)), None)
             except _UNREADABLE:
                 if self._config is not None:
                     raise
-                self._seen.add(thread)
-            is_gone = status is None and thread in self._seen
-            if is_gone or self._is_wanted(status):
-                self._leave_out(thread, status)
-            elif status in _OF_THE_RUN_LOCK and self._until in _OF_THE_RUN_LOCK:
+                self._leave_out(thread, None)  # one of many, whose status nobody can learn
+                continue
+            if latest is None:
+                if thread in self._seen:  # else it does not exist yet
+                    self._leave_out(thread, None)
+                continue
+            self._seen.add(thread)
+            if self._is_wanted(latest.status):
+                self._leave_out(thread, latest.status)
+            elif latest.status in _OF_THE_RUN_LOCK and self._until in _OF_THE_RUN_LOCK:
                 self._unread.add(thread)
         return not self._left
 
-    def _is_wanted(self, status: str | None) -> bool:
+    def _is_wanted(self, status: str) -> bool:
         return status == self._until or status in ENDED
 
     def _leave_out(self, thread: str, status: str | None) -> None:

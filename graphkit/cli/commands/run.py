@@ -199,7 +199,7 @@ def _follow(
     directory: str,
 ) -> Iterator[View]:
     """Run a graph; yield a view for each output, and one for how the run ended."""
-    from graphkit._compiled import stream_outputs
+    from graphkit._to_thread import iterate
 
     last: NodeOutput | None = None
     steps = 0
@@ -207,7 +207,8 @@ def _follow(
     config = config.with_stream_mode(StreamMode.UPDATES)
 
     with context.stop_on_signal(lambda: graph.pause(config.thread)):
-        for last in stream_outputs(graph, given, config):
+        run = graph.astream if graph.topology.asynchronous else graph.stream
+        for last in iterate(run(given, config)):
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:

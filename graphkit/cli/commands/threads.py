@@ -21,9 +21,9 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
 from graphkit.cli.render import Column, Table
-from graphkit.cli.stores import open_store, with_placeholder_types
+from graphkit.cli.stores import open_store, read_unknown_types
 from graphkit.cli.values import parse_age, parse_assignments, pluralize
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.errors import CheckpointerError
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
@@ -74,7 +74,7 @@ _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 @click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N threads.")
 @click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
 @click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
-@with_placeholder_types
+@read_unknown_types()
 def threads(
     context: CliContext,
     directory: str,
@@ -184,8 +184,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
                 "tags": list(summary.tags),
             }
             row |= _describe_stop(saver, summary)
-    except CheckpointSerializationError:  # a type is not registered
-        raise
     except CheckpointerError as error:
         row["status"], row["problem"] = describe_unreadable(error)
 

@@ -18,7 +18,7 @@ from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape
+from graphkit.cli.values import UsageError, escape, parse_age
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
@@ -113,6 +113,10 @@ class CliContext:
     def to_local_time(self, when: datetime) -> datetime:
         """Convert a time to the zone in which times are shown."""
         return when.astimezone(self.zone)
+
+    def time_ago(self, age: str | None) -> datetime | None:
+        """Return the time as long ago as the user typed, such as 12h or 30d; None if nothing was typed."""
+        return None if age is None else self.now() - parse_age(age)
 
     def write_line(self, text: str) -> None:
         """Write a line of output, and flush it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import make_dataclass
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsExists
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
@@ -294,10 +294,7 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
             registry.check_saver_options(kind, **options, fsync=fsync)
             options = {**options, "fsync": fsync}
     saver = registry.get_saver(kind, **options)
-
-    opened = _OPENED.get()
-    if opened is not None:
-        opened.callback(saver.close)
+    close_in_the_end(saver.close)
     return saver
 
 
@@ -371,6 +368,26 @@ def load_langgraph() -> Any:
 def has_entries(directory: Path) -> bool:
     """Return whether a directory has a store or a cache of LangGraph."""
     return any((directory / name).is_dir() for name in _ENTRY_DIRECTORIES)
+
+
+def call_for_entries(saver: object, function: str, **options: Any) -> Mapping[str, Any]:
+    """Call a function of savers.langgraph.entry_log for LangGraph's store and cache in the directory of a saver.
+
+    Returns:
+        What it returns: a mapping by what the entries are called; an empty one if there is neither.
+    """
+    if not isinstance(saver, HasBaseDirectory) or not has_entries(Path(saver.base_directory)):
+        return {}
+    # By name, since graphkit does not import savers.
+    entry_log = importlib.import_module("savers.langgraph.entry_log")
+    return dict(getattr(entry_log, function)(saver.base_directory, **options))
+
+
+def close_in_the_end(close: Callable[[], object]) -> None:
+    """Call a function when the command ends."""
+    opened = _OPENED.get()
+    if opened is not None:  # the completion of a command line has no end
+        opened.callback(close)
 
 
 def _suggest_entry(path: Path, *, are_files: bool) -> str:

@@ -36,7 +36,7 @@ pending writes."""
 _ID: Final = Column("id", "CHECKPOINT", "id")
 _NODE: Final = Column("node", "NODE")
 _NEXT: Final = Column("next", "NEXT")
-_STATUS: Final = Column("status", "STATUS", "status")
+_STATUS: Final = Column("status", "STATUS", "whole")
 _CREATED: Final = Column("created", "CREATED", "age")
 _HISTORY_COLUMNS: Final = (
     _ID,
@@ -50,7 +50,7 @@ _HISTORY_COLUMNS: Final = (
     Column("size", "SIZE", "bytes"),
     Column("tags", "TAGS", "list"),
 )
-_BRANCHES: Final = Column("branches", "", "branches")
+_BRANCHES: Final = Column("branches", "", "whole")
 _SEARCH_COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
     _ID,
@@ -107,7 +107,7 @@ def history(
     if context.is_pretty:
         columns = (_BRANCHES, *columns)
         drawings = _draw_branches(infos, [info for info, _ in pairs])
-        for row, drawing in zip(rows, drawings, strict=False):
+        for row, drawing in zip(rows, drawings, strict=False):  # all rows, or none
             row["branches"] = drawing
     empty = f"thread {config.thread!r} has no matching checkpoints"
     summary = f"{escape(config.thread)}: {pluralize(len(pairs), 'checkpoint')}"
@@ -115,7 +115,7 @@ def history(
 
 
 def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointInfo]) -> list[str]:
-    """Draw the branches of a history, one text for each checkpoint that is shown; empty texts if it has one branch.
+    """Draw the branches of a history, one text for each checkpoint that is shown; none if it has one branch.
 
     As `git log --graph` does, but a branch joins its origin in the line of the origin:
 
@@ -144,7 +144,7 @@ def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointIn
         lanes = [None if lane == info.id else lane for lane in lanes]
         lanes[place] = parents[info.id]
     has_branches = any(len(drawing) > 1 for drawing in drawings)
-    return drawings if has_branches else [""] * len(drawings)
+    return drawings if has_branches else []
 
 
 def _draw_lanes(lanes: Sequence[str | None], here: str, *, is_root: bool) -> str:

@@ -33,7 +33,7 @@ _COLUMNS: Final = (
     Column("parent", "parent", "id"),
     Column("node", "node"),
     Column("next", "next"),
-    Column("status", "status", "status"),
+    Column("status", "status", "whole"),
     Column("created", "created", "time"),
     Column("tags", "tags", "list"),
     Column("metadata", "metadata", "tree"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ from graphkit.cli.commands.damage import find_thread_or_files, missing_capabilit
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_only, find_thread, find_threads
-from graphkit.cli.stores import KEY_FILE, has_entries, open_store
+from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, parse_assignments, pluralize
 from graphkit.errors import (
     CheckpointErasedError,
@@ -141,9 +139,12 @@ def prune(
         return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
-    criteria: RetentionOptions = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
-    if older_than is not None:
-        criteria["older_than"] = context.now() - parse_age(older_than)
+    criteria: RetentionOptions = {
+        "keep_last": keep_last,
+        "older_than": context.time_ago(older_than),
+        "keep_tags": keep_tags,
+        "keep_interrupted": not interrupted,
+    }
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
@@ -412,32 +413,32 @@ def erase(
         raise UsageError("say what to erase: --thread, --where, or --ledger for what was erased before")
     recorded = None if ledger is None else _open_ledger(ledger, ledger_key)
     saver = open_store(directory)
-    with _open_langgraph_stores(saver, is_wanted=bool(where)) as stores:
-        metadata = parse_assignments(where, "erase")
-        selection = _select(saver, thread, metadata)
-        names = selection.thread_ids
-        is_missing = thread is not None and not names
-        if is_missing:
-            what = f"what earlier deletes have left (there is no thread {escape(str(thread))})"
-        elif thread is not None or where:
-            what = _describe(saver, names, stores)
-        else:
-            what = f"what {escape(str(ledger))} has recorded"
-        if dry_run:
-            return Message(f"would erase {what}", {"threads": names, "stores": [*stores], "dry_run": True})
-        if not yes and not confirm(context, f"erase {what}, for good?"):
-            return Message("nothing was erased", {"reports": [], "ok": False}, exit_code=1)
-        if thread is not None:
-            # Also a thread that is gone: an erasure of it may have been cut short, and is completed.
-            whole_id = thread if is_missing else names[0]
-            reports = [erasure.erase(saver, whole_id, ledger=recorded, full=full)]
-        elif where:
-            # Not `erase_where`, which would select again: what was written since the question is not confirmed.
-            opened = [*stores.values()]
-            reports = erasure.erase_selection(saver, selection, metadata, stores=opened, ledger=recorded, full=full)
-        else:
-            assert recorded is not None
-            reports = recorded.apply(saver, full=full)
+    stores = _open_langgraph_stores(saver) if where else {}
+    metadata = parse_assignments(where, "erase")
+    selection = _select(saver, thread, metadata)
+    names = selection.thread_ids
+    is_missing = thread is not None and not names
+    if is_missing:
+        what = f"what earlier deletes have left (there is no thread {escape(str(thread))})"
+    elif thread is not None or where:
+        what = _describe(saver, names, stores)
+    else:
+        what = f"what {escape(str(ledger))} has recorded"
+    if dry_run:
+        return Message(f"would erase {what}", {"threads": names, "stores": [*stores], "dry_run": True})
+    if not yes and not confirm(context, f"erase {what}, for good?"):
+        return Message("nothing was erased", {"reports": [], "ok": False}, exit_code=1)
+    if thread is not None:
+        # Also a thread that is gone: an erasure of it may have been cut short, and is completed.
+        whole_id = thread if is_missing else names[0]
+        reports = [erasure.erase(saver, whole_id, ledger=recorded, full=full)]
+    elif where:
+        # Not `erase_where`, which would select again: what was written since the question is not confirmed.
+        opened = [*stores.values()]
+        reports = erasure.erase_selection(saver, selection, metadata, stores=opened, ledger=recorded, full=full)
+    else:
+        assert recorded is not None
+        reports = recorded.apply(saver, full=full)
     return _show(reports, [*stores], missing=thread if is_missing else None)
 
 
@@ -468,20 +469,12 @@ def _select(saver: BaseCheckpointSaver, typed: str | None, metadata: Mapping[str
         return Selection([], [])
 
 
-@contextmanager
-def _open_langgraph_stores(saver: BaseCheckpointSaver, *, is_wanted: bool) -> Iterator[Mapping[str, Any]]:
+def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
     """Open LangGraph's store and cache in the directory of a saver; by what their entries are called."""
-    if not is_wanted or not isinstance(saver, HasBaseDirectory) or not has_entries(Path(saver.base_directory)):
-        yield {}
-        return
-    # By name, since graphkit does not import savers.
-    opened = importlib.import_module("savers.langgraph.entry_log").open_logs(saver.base_directory)
-    found = dict(opened)
-    try:
-        yield found
-    finally:
-        for entry_log in found.values():
-            entry_log.close_files()
+    stores = call_for_entries(saver, "open_logs")
+    for store in stores.values():
+        close_in_the_end(store.close_files)
+    return stores
 
 
 def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
 from graphkit.cli.render import Column, Table
 from graphkit.cli.stores import open_store, read_unknown_types
-from graphkit.cli.values import parse_age, parse_assignments, pluralize
+from graphkit.cli.values import parse_assignments, pluralize
 from graphkit.errors import CheckpointerError
 
 _ABSENT: Final = object()
@@ -34,7 +34,7 @@ _STATUSES: Final = (*STATUSES, "damaged", "sealed", "erased")
 _SORTS: Final = ("id", "age", "size", "checkpoints")
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
-    Column("status", "STATUS", "status"),
+    Column("status", "STATUS", "whole"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
     Column("checkpoints", "SAVED", "number"),
@@ -96,8 +96,8 @@ def threads(
     Example: graphkit threads runs --status interrupted --sort age
     """
     metadata = parse_assignments(meta, "--meta")
-    since = _time_ago(context, newer)
-    before = _time_ago(context, older)
+    since = context.time_ago(newer)
+    before = context.time_ago(older)
 
     def is_wanted(row: Row) -> bool:
         stored = row.get("metadata") or {}
@@ -149,12 +149,6 @@ def _sort_key(row: Row, sort: str) -> float:
         return row[sort] or 0
     updated: datetime | None = row["updated"]
     return 0.0 if updated is None else updated.timestamp()
-
-
-def _time_ago(context: CliContext, age: str | None) -> datetime | None:
-    if age is None:
-        return None
-    return context.now() - parse_age(age)
 
 
 def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:

@@ -57,10 +57,7 @@ def format_cell(context: CliContext, kind: Kind, value: Any) -> str:
     """Return a value as people read it."""
     if value is None:
         return ""
-    formatter = _FORMATTERS.get(kind)
-    if formatter is None:
-        return abbreviate(value, _TEXT_LIMIT)
-    return formatter(context, value)
+    return _FORMATTERS[kind](context, value)
 
 
 def _format_timestamp(context: CliContext, when: datetime) -> str:
@@ -82,6 +79,8 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
 
 _WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "id", "whole", "tree")
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
+    "text": lambda _, value: abbreviate(value, _TEXT_LIMIT),
+    "value": lambda _, value: abbreviate(value, _TEXT_LIMIT),
     "age": _format_timestamp,
     "time": _format_time,
     "bytes": lambda _, size: format_bytes(size),

@@ -17,6 +17,7 @@ from functools import partial
 from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
+from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import UsageError, escape, parse_age
 
@@ -25,9 +26,6 @@ _STDERR: Final = 2
 _MIN_WIDTH: Final = 40
 _DEFAULT_WIDTH: Final = 80
 """The width of a terminal whose size is unknown."""
-
-Progress = Callable[[int, int, str], object]
-"""Receives the amount done, the total amount, and the name of what was done last."""
 
 
 def _now() -> datetime:

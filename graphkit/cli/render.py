@@ -370,7 +370,5 @@ def _format_branch(branch: Any, width: int | None, indent: str) -> Iterator[str]
         depth = len(start) - len(start.lstrip())
         line_indent = " " * (depth + 2)
         for line in item.splitlines():
-            text = ""
-            if line:  # `escape` shows an empty text as two quotes
-                text = escape(line)
+            text = escape(line) if line else ""  # `escape` shows an empty text as two quotes
             yield cut(line_indent + text, width)

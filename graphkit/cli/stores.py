@@ -29,8 +29,8 @@ _USER_AND_PASSWORD: Final = re.compile(r"://[^\s:/?#@]*:([^\s/?#]*)@")
 """To the last @ before the path, where the client takes the password to end."""
 _PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|'?[^\s&'\"]+)", re.IGNORECASE)
 """In a connection string of keywords, and among the options of a URL."""
-_SCHEMA: Final = "schema="
-"""Begins an option of a URL."""
+_SCHEMA: Final = re.compile("(?:^|&)schema=([^&]*)")
+"""Among the options of a URL."""
 _KEYWORD: Final = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)")
 """One of a connection string of keywords."""
 _MIN_PASSWORD: Final = 4
@@ -87,15 +87,12 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
     if connection_string.startswith(_URL_SCHEMES):
         from urllib.parse import unquote
 
-        address, _, query = connection_string.partition("?")
-        options = query.split("&")
-        schemas = [unquote(option.removeprefix(_SCHEMA)) for option in options if option.startswith(_SCHEMA)]
+        address, _, options = connection_string.partition("?")
+        schemas = _SCHEMA.findall(options)
         if not schemas:
             return connection_string, None
-        others = [option for option in options if not option.startswith(_SCHEMA)]
-        if others:
-            address = f"{address}?{'&'.join(others)}"
-        return address, schemas[-1]
+        others = _SCHEMA.sub("", options).removeprefix("&")
+        return f"{address}?{others}".removesuffix("?"), unquote(schemas[-1])
 
     schema = None
     rest: list[str] = []
@@ -265,14 +262,17 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
 
 
 @contextmanager
-def close_stores() -> Iterator[None]:
-    """Close the stores that are opened during the block, at its end."""
+def provide_stores(key_file: str | None) -> Iterator[None]:
+    """Open the stores of the block with the keys of a file, if there is one, and close them at its end."""
+    # Context variables, not arguments: most commands open stores, many of them in functions that they share.
     with ExitStack() as opened:
-        token = _OPENED.set(opened)
+        opened_before = _OPENED.set(opened)
+        key_file_before = KEY_FILE.set(key_file)
         try:
             yield
         finally:
-            _OPENED.reset(token)
+            KEY_FILE.reset(key_file_before)
+            _OPENED.reset(opened_before)
 
 
 def _list_kinds(name: str) -> Sequence[str]:

@@ -80,11 +80,6 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
 """All commands by name, in the groups and in the order of the help and of docs/cli.md."""
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
-_OPTIONS: Final = {
-    "--version": "Print the version.",
-    "-h, --help": "Show this message and exit.",
-}
-
 
 def format_help(advice: str = "") -> str:
     """Return what `graphkit --help` prints.
@@ -101,9 +96,11 @@ def format_help(advice: str = "") -> str:
     if advice:
         lines += [f"  The commands need an extra: {advice}", ""]
 
-    lines.append("Options:")
-    lines += [f"  {option:20}  {text}" for option, text in _OPTIONS.items()]
-
+    lines += [
+        "Options:",
+        "  --version             Print the version.",
+        "  -h, --help            Show this message and exit.",
+    ]
     width = max(map(len, COMMANDS))
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:"]

@@ -347,25 +347,19 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
 
 def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:
     """Return the histories of a thread that are not empty: that of its own graph first, if there is one."""
-    histories: list[_History] = []
-    for namespace in sorted(saver.namespaces(thread_id)):
-        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        if history:
-            histories.append(history)
-    return histories or [()]
+    configs = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in sorted(saver.namespaces(thread_id))]
+    return [*filter(None, map(saver.history, configs))] or [()]
 
 
 def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
     """Return the number of checkpoints in the released histories of a thread."""
     if not isinstance(saver, HasVersions):
         return 0
-    count = 0
-    for version in saver.versions_by_thread_id(thread_id):
-        for namespace in saver.version_namespaces(thread_id, version):
-            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
-            tag = saver.tag(config, version)
-            count += len(tag.checkpoints)
-    return count
+    return sum(
+        len(saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints)
+        for version in saver.versions_by_thread_id(thread_id)
+        for namespace in saver.version_namespaces(thread_id, version)
+    )
 
 
 def _sum_up(saver: BaseCheckpointSaver, histories: Sequence[_History], infos: Sequence[CheckpointInfo]) -> Row:

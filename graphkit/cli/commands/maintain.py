@@ -346,20 +346,12 @@ def release(_context: CliContext, directory: str, thread: str, dry_run: bool) ->
     count = count_checkpoints(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
-        return Message(
-            f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}",
-            data,
-        )
-
+        return Message(f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}", data)
     tag = saver.release(RunnableConfig(thread_id))
     released = f"{pluralize(len(tag.checkpoints), 'checkpoint')} of {escape(thread_id)}"
     data["version"] = tag.version
     if tag.version is None:
-        return Message(
-            f"released {released} without keeping them: this saver has no versions",
-            data,
-        )
-
+        return Message(f"released {released} without keeping them: this saver has no versions", data)
     return Message(f"released {released} as version {tag.version}", data)
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import click
 
-from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit._saver.incomplete import check_target, refuse_incomplete
 from graphkit._transfer.copying import check_stores
 from graphkit._transfer.importing import LineReader, check_threads, sync_directory
@@ -23,7 +22,6 @@ from graphkit.cli.options import complete_thread
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_chosen, find_thread, join_some, load_app
 from graphkit.cli.stores import (
-    KEY_FILE,
     POSTGRES,
     SECONDS_UNTIL_SYNC,
     SQLITE,
@@ -215,10 +213,7 @@ def export(
             return None
         count = write_to_file(Path(output), lines, _END_KEY)
 
-    return Message(
-        f"exported {pluralize(count, 'thread')} to {escape(output)}",
-        {"threads": count, "file": output},
-    )
+    return Message(f"exported {pluralize(count, 'thread')} to {escape(output)}", {"threads": count, "file": output})
 
 
 def _types_of(app: str | None) -> tuple[type, ...]:
@@ -419,20 +414,10 @@ def export_langgraph_sqlite(
     Example: graphkit export-langgraph-sqlite runs checkpoints.sqlite --thread order-17
     """
     saver = open_store(directory)
-    source: object = saver
-    key_file = None
-    if isinstance(saver, HasBaseDirectory):
-        source = saver.base_directory
-        key_file = KEY_FILE.get()
     chosen = find_chosen(saver, threads)
     langgraph = load_langgraph()
     with context.progress("exporting") as progress:
         report = langgraph.export_langgraph_sqlite(
-            source,
-            strip_kind(database, SQLITE),
-            threads=chosen,
-            progress=progress,
-            cipher=key_file,
-            plaintext=plaintext,
+            saver, strip_kind(database, SQLITE), threads=chosen, progress=progress, plaintext=plaintext
         )
     return _describe_report(report, "exported", database)

@@ -199,10 +199,7 @@ class CliContext:
 
         console = Console(file=self.err, color_system="auto" if self.colour else None)
         write_above = partial(console.print, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        with (
-            ProgressBar(console=console, transient=True) as bar,
-            self.redraw(write_above),
-        ):
+        with ProgressBar(console=console, transient=True) as bar, self.redraw(write_above):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
 

@@ -70,19 +70,8 @@ directory = click.argument(
     help="The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted if "
     "GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
 )
-thread = click.argument(
-    "thread",
-    metavar="THREAD",
-    help="The thread's id, or a unique prefix of it.",
-    shell_complete=complete_thread,
-)
-maybe_thread = click.argument(
-    "thread",
-    metavar="[THREAD]",
-    required=False,
-    help="Only this thread.",
-    shell_complete=complete_thread,
-)
+thread = click.argument("thread", help="The thread's id, or a unique prefix of it.", shell_complete=complete_thread)
+maybe_thread = click.argument("thread", required=False, help="Only this thread.", shell_complete=complete_thread)
 checkpoint_id = click.option(
     "--checkpoint",
     "-c",
@@ -93,6 +82,9 @@ checkpoint_id = click.option(
 namespace = click.option("--ns", metavar="NS", default="", help="The namespace of a nested graph.", show_default=False)
 app = click.option("--app", metavar="MODULE:OBJECT", required=True, help="The graph, or a function that returns it.")
 maybe_app = click.option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that returns it.")
+output = click.option(
+    "--output", "-o", metavar="FILE", default="-", help="The file to write; - is standard output.", show_default=False
+)
 dry_run = click.option("--dry-run", is_flag=True, help="Only report what would be done.")
 run_input = click.option(
     "--input",

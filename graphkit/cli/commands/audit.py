@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from graphkit.cli import options
 from graphkit.cli.cells import Row
 from graphkit.cli.command import Command
 from graphkit.cli.commands.transfer import write_to_file
@@ -118,9 +119,7 @@ def audit_verify(
 
 @click.command("audit-export", cls=Command)
 @_log
-@click.option(
-    "--output", "-o", metavar="FILE", default="-", help="The file to write; - is standard output.", show_default=False
-)
+@options.output
 def audit_export(context: CliContext, log: str, output: str) -> Message | None:
     """Write the entries of a log as JSON lines.
 

@@ -335,7 +335,7 @@ def fork(
 @click.command("rollback", cls=Command)
 @options.directory
 @options.thread
-@click.argument("checkpoint", metavar="CHECKPOINT", help="The checkpoint to go back to; may be shortened.")
+@click.argument("checkpoint", help="The checkpoint to go back to; may be shortened.")
 @options.maybe_app
 def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, app: str | None) -> Message:
     """Go back to an older checkpoint.

@@ -276,8 +276,7 @@ class _RepairText:
             yield f"{directory}: {balance}"
             yield _describe_problem(log.before)
             if log.set_aside:
-                copy = self._root / log.set_aside
-                yield f"    the old bytes are in {escape(str(copy))}"
+                yield self._describe_copy(log.set_aside)
             elif self._dry_run and not log.refused:
                 yield "    would copy the old bytes to a file beside it"
 
@@ -314,9 +313,11 @@ class _RepairText:
                 yield f"    lost: {hidden} more; --json lists all"
 
             if file.set_aside:
-                verb = self._verb("copy the old bytes to", "the old bytes are in")
-                copy = self._root / file.set_aside
-                yield f"    {verb} {escape(str(copy))}"
+                yield self._describe_copy(file.set_aside)
+
+    def _describe_copy(self, set_aside: str) -> str:
+        verb = self._verb("copy the old bytes to", "the old bytes are in")
+        return f"    {verb} {escape(str(self._root / set_aside))}"
 
     def _balance(self, is_refused: object, kept: str, lost: str) -> str:
         if is_refused:

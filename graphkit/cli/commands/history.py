@@ -218,10 +218,8 @@ def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: Ch
 
 def _parse_time(value: Any) -> datetime | None:
     """Parse a time with a time zone; None for any other metadata, which callers may store."""
-    if not isinstance(value, str):
-        return None
     try:
-        return time_or_none(datetime.fromisoformat(value))
+        return time_or_none(datetime.fromisoformat(str(value)))
     except ValueError:
         return None
 

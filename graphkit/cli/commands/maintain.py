@@ -409,9 +409,9 @@ def erase(
     metadata = parse_assignments(where, "erase")
     selection = _select(saver, thread, metadata)
     names = selection.thread_ids
-    is_missing = thread is not None and not names
-    if is_missing:
-        what = f"what earlier deletes have left (there is no thread {escape(str(thread))})"
+    missing = None if names else thread
+    if missing is not None:
+        what = f"what earlier deletes have left (there is no thread {escape(missing)})"
     elif thread is not None or where:
         what = _describe(saver, names, stores)
     else:
@@ -422,8 +422,7 @@ def erase(
         return Message("nothing was erased", {"reports": [], "ok": False}, exit_code=1)
     if thread is not None:
         # Also a thread that is gone: an erasure of it may have been cut short, and is completed.
-        whole_id = thread if is_missing else names[0]
-        reports = [erasure.erase(saver, whole_id, ledger=recorded, full=full)]
+        reports = [erasure.erase(saver, names[0] if names else thread, ledger=recorded, full=full)]
     elif where:
         # Not `erase_where`, which would select again: what was written since the question is not confirmed.
         opened = [*stores.values()]
@@ -431,7 +430,7 @@ def erase(
     else:
         assert recorded is not None
         reports = recorded.apply(saver, full=full)
-    return _show(reports, [*stores], missing=thread if is_missing else None)
+    return _show(reports, [*stores], missing=missing)
 
 
 def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:

@@ -390,7 +390,7 @@ _SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
 
 @click.command("graph", cls=Command)
 @options.directory
-@click.argument("thread", metavar="[THREAD]", required=False, help="The thread whose path to draw.")
+@click.argument("thread", required=False, help="The thread whose path to draw.")
 @options.checkpoint_id
 @options.maybe_app
 @click.option(
@@ -438,26 +438,17 @@ def graph(
         is_text = form is GraphRepresentation.Type.TEXT
         if is_text and latest.next_node_id not in {None, path[-1]}:  # where the run continues
             nodes.append(str(latest.next_node_id))
-        for source, target in pairwise(nodes):
+        for source, target in dict.fromkeys(pairwise(nodes)):
             targets = drawn.edges.setdefault(source, [])
             assert isinstance(targets, list)
-            if target not in targets:
-                targets.append(target)
+            targets.append(target)
     else:
         drawn = compiled.topology
         if fingerprint is not None and fingerprint != drawn.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
     drawing = draw(drawn, form, config.thread, path=path, current=latest.next_node_id).content
 
-    return Text(
-        drawing,
-        {
-            "thread": config.thread,
-            "fingerprint": fingerprint,
-            "path": path,
-            "drawing": drawing,
-        },
-    )
+    return Text(drawing, {"thread": config.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
 
 
 def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
@@ -479,7 +470,7 @@ _COLUMNS: Final = (
     Column("last_due", "LAST", "age"),
     Column("input", "INPUT", "value"),
 )
-_name = click.argument("name", metavar="NAME", help="The name of the schedule.")
+_name = click.argument("name", help="The name of the schedule.")
 
 
 class _UnknownScheduleError(GraphKitError):
@@ -495,7 +486,7 @@ class _UnknownScheduleError(GraphKitError):
 @click.command("schedule-add", cls=Command)
 @options.directory
 @_name
-@click.argument("cron", metavar="CRON", help="Five fields: minute, hour, day, month, weekday.")
+@click.argument("cron", help="Five fields: minute, hour, day, month, weekday.")
 @options.run_input
 @click.option("--timezone", metavar="ZONE", help="The zone of CRON, such as Europe/Zurich. Default: UTC.")
 @click.option("--graph-id", metavar="ID", help="The graph, for workers that serve several.")
@@ -544,7 +535,7 @@ def schedule_list(context: CliContext, directory: str) -> Table:
 @click.command("schedule-remove", cls=Command)
 @options.directory
 @_name
-def schedule_remove(context: CliContext, directory: str, name: str) -> Message:  # noqa: ARG001 - of every command
+def schedule_remove(_context: CliContext, directory: str, name: str) -> Message:
     """Remove a schedule. Runs that it submitted stay.
 
     Example: graphkit schedule remove runs report

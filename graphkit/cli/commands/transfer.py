@@ -156,14 +156,7 @@ _END_KEY: Final = '"end":'
 @click.command("export", cls=Command)
 @options.directory
 @click.argument("threads", metavar="[THREAD]...", nargs=-1, help="Only these threads.")
-@click.option(
-    "--output",
-    "-o",
-    metavar="FILE",
-    default=_STANDARD_STREAM,
-    help="The file to write; - is standard output.",
-    show_default=False,
-)
+@options.output
 @click.option("--raw", is_flag=True, help="Write the log files unchanged instead of readable lines.")
 @click.option("--versions/--no-versions", default=True, help="Whether to include released histories.")
 @click.option("--plaintext", is_flag=True, help="Write readable lines although the store is sealed.")
@@ -263,7 +256,7 @@ def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
 
 @click.command("import", cls=Command)
 @options.directory
-@click.argument("file", metavar="FILE", help="A file that `export` wrote, in either form; - is standard input.")
+@click.argument("file", help="A file that `export` wrote, in either form; - is standard input.")
 @options.dry_run
 @options.maybe_app
 def import_(
@@ -333,7 +326,7 @@ _MAX_PROBLEMS: Final = 5
 
 
 @click.command("import-langgraph-sqlite", cls=Command)
-@click.argument("file", metavar="FILE", help="The database of a SqliteSaver; the command only reads its tables.")
+@click.argument("file", help="The database of a SqliteSaver; the command only reads its tables.")
 @_target
 def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> Message:
     """Copy LangGraph's threads from a SQLite file, with checkpoints, writes, metadata and ids.
@@ -350,7 +343,7 @@ def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> M
 
 
 @click.command("import-langgraph-postgres", cls=Command)
-@click.argument("dsn", metavar="DSN", help="The database of a PostgresSaver; the command only reads its tables.")
+@click.argument("dsn", help="The database of a PostgresSaver; the command only reads its tables.")
 @_target
 def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> Message:
     """Copy LangGraph's threads from PostgreSQL, as they are at this moment.
@@ -395,7 +388,7 @@ def _describe_report(report: Any, verb: str, place: str) -> Message:
 
 @click.command("export-langgraph-sqlite", cls=Command)
 @options.directory
-@click.argument("database", metavar="DATABASE", help="The database of a SqliteSaver, created if it is missing.")
+@click.argument("database", help="The database of a SqliteSaver, created if it is missing.")
 @click.option("--thread", "threads", multiple=True, help="Only this thread; repeatable.")
 @click.option("--plaintext", is_flag=True, help="Write to the database although the store is sealed.")
 def export_langgraph_sqlite(

@@ -144,10 +144,7 @@ def wait(context: CliContext, directory: str, thread: str, until: str, timeout: 
     saver = open_store(directory)
     config = RunnableConfig(find_thread(saver, thread))
     start = monotonic()
-    with (
-        saver.watch(config, until=until) as changes,
-        context.progress(f"waiting for {escape(config.thread)}"),
-    ):
+    with saver.watch(config, until=until) as changes, context.progress(f"waiting for {escape(config.thread)}"):
         seconds = timeout
         while changes.get(seconds) is not None:
             if timeout is not None:

@@ -265,6 +265,4 @@ def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
 def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
     """Return how many checkpoints the root of a thread has."""
     summary = saver.summary(RunnableConfig(thread_id))
-    if summary is None:
-        return 0
-    return summary.checkpoints
+    return 0 if summary is None else summary.checkpoints

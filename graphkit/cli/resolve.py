@@ -65,9 +65,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
     try:
-        if saver.namespaces(thread_id):
-            return True
-        return released and bool(list_versions(saver, thread_id))
+        return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
     except (CheckpointCorruptionError, CheckpointKeyError):
         return True
 

@@ -20,7 +20,6 @@ from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_unreadable, format_duration, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import ROWS
 from graphkit.cli.render import Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.stores import open_store
@@ -64,7 +63,7 @@ _SEARCH_COLUMNS: Final = (
 @click.command("history", cls=Command)
 @options.directory
 @options.thread
-@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N checkpoints.")
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N checkpoints.")
 @options.namespace
 @click.option("--source", help="Only checkpoints saved for this reason: input, loop, update, fork, ...")
 @click.option("--clean", is_flag=True, help="Only checkpoints that were reached without a failure.")
@@ -234,7 +233,7 @@ def _parse_time(value: Any) -> datetime | None:
     help="Metadata that a checkpoint must have; a value is JSON, otherwise text.",
 )
 @click.option("--thread", help="Only this thread.")
-@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N checkpoints.")
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N checkpoints.")
 def search(
     context: CliContext,
     directory: str,

@@ -234,14 +234,7 @@ def diff(
         "from": before.id,
         "to": after.id,
         "nodes": nodes,
-        "differences": [
-            {
-                **difference._asdict(),
-                "old": _cut(difference.old),
-                "new": _cut(difference.new),
-            }
-            for difference in found
-        ],
+        "differences": [each._replace(old=_cut(each.old), new=_cut(each.new)) for each in found],
     }
 
     lines: list[str] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,12 +193,10 @@ def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *,
     for found in report.over_limit:
         what = "the store" if found.thread_id is None else escape(found.thread_id)
         context.warn(f"{what} takes {format_bytes(found.size)}; its limit is {format_bytes(found.limit)}")
-    data = {each.name: getattr(report, each.name) for each in fields(report)}
-    data["over_limit"] = [found._asdict() for found in report.over_limit]
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(report.removed, 'checkpoint')} of {pluralize(report.threads, 'thread')}",
-        data,
+        asdict(report),
         exit_code=0 if report.ok else 1,
     )
 
@@ -271,11 +270,9 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
     """Return the status of a thread; None if it is damaged or erased."""
     try:
         return status_of(saver, thread_id)
-    except CheckpointErasedError:
-        return None
-    except CheckpointKeyError:
-        raise
-    except CheckpointerError:
+    except CheckpointerError as error:
+        if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
+            raise
         return None
 
 
@@ -449,15 +446,14 @@ def _select(saver: BaseCheckpointSaver, typed: str | None, metadata: Mapping[str
     """Return the threads that the user means; none if the typed one is gone, or if the ledger has to say."""
     from graphkit._erasure import Selection, select_threads
 
-    if typed is None and not metadata:
-        return Selection([], [])
-    if typed is None:
+    if metadata:
         return select_threads(saver, metadata)
-    try:
-        return Selection([require_whole_id(saver, typed)], [])
-    except (CheckpointNotFoundError, UsageError):
+    names: list[str] = []
+    if typed is not None:
         # There may be others that begin with this. They are not meant: the user was told to type the whole id.
-        return Selection([], [])
+        with suppress(CheckpointNotFoundError, UsageError):
+            names.append(require_whole_id(saver, typed))
+    return Selection(names, [])
 
 
 def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
@@ -470,11 +466,7 @@ def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
 
 def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Mapping[str, Any]) -> str:
     """Return what is to be erased, for a question."""
-    parts: list[str] = []
-    if len(names) == 1:
-        parts.append(escape(names[0]))
-    else:
-        parts.append(pluralize(len(names), "thread"))
+    parts = [escape(names[0]) if len(names) == 1 else pluralize(len(names), "thread")]
     if saver.measures_size:
         parts[0] += f", {format_bytes(sum(map(saver.size, names)))}"
     if "item" in stores:

@@ -109,9 +109,7 @@ def submit(
     """
     values = parse_json_object(context.read_value(given), "--input")
     metadata = parse_assignments(meta, "--meta")
-    begin = None
-    if at is not None:
-        begin = parse_time(at, "--at", context.zone)
+    begin = None if at is None else parse_time(at, "--at", context.zone)
     graph = load_app(app, directory, create=True)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 

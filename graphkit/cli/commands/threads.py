@@ -19,7 +19,6 @@ from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_unreadable, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import ROWS
 from graphkit.cli.render import Column, Table
 from graphkit.cli.stores import open_store, read_unknown_types
 from graphkit.cli.values import parse_assignments, pluralize
@@ -71,7 +70,7 @@ _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
     help="Sort key; the newest, largest or most come first. Default: age at a terminal, for up to 1,000 threads; "
     "otherwise id.",
 )
-@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N threads.")
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N threads.")
 @click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
 @click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
 @read_unknown_types()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,6 @@ from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import complete_thread
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_chosen, find_thread, join_some, load_app
 from graphkit.cli.stores import (
@@ -48,7 +47,7 @@ _NAMES_WITHIN_STORE: Final = 2
     metavar="THREAD NEW",
     nargs=-1,
     help="The thread, and the id of its copy. With --to: only these threads; default: all.",
-    shell_complete=complete_thread,
+    shell_complete=options.complete_thread,
 )
 @click.option(
     "--to", metavar="STORE", help="Copy to this store, created if it is missing: a directory, or kind:argument."
@@ -117,8 +116,7 @@ def _copy_within(directory: str, threads: Sequence[str], *, dry_run: bool) -> Me
     saver = open_store(directory)
     source = find_thread(saver, thread)
     count = count_checkpoints(saver, source)
-    checkpoints = pluralize(count, "checkpoint")
-    what = f"{checkpoints} of {escape(source)} to {escape(target)}"
+    what = f"{pluralize(count, 'checkpoint')} of {escape(source)} to {escape(target)}"
     data = {
         "thread": target,
         "from": source,
@@ -275,9 +273,7 @@ def import_(
     """
     from graphkit.transfer import import_threads
 
-    with ExitStack() as stack:
-        file_lines = stack.enter_context(_open_input(context, file))
-        progress = stack.enter_context(context.progress("importing"))
+    with _open_input(context, file) as file_lines, context.progress("importing") as progress:
         # Nothing is created for a file that is none of graphkit's, so that its first line is read before the store is
         # opened, and put back.
         header = next(file_lines, "")
@@ -356,9 +352,9 @@ def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> 
 
 
 def _import(context: CliContext, import_: Callable[..., Any], database: str, directory: str) -> Message:
-    target, options = open_target(directory)
+    target, keys = open_target(directory)
     with context.progress("importing") as progress:
-        report = import_(database, target, progress=progress, **options)
+        report = import_(database, target, progress=progress, **keys)
     return _describe_report(report, "imported", directory)
 
 

@@ -92,7 +92,7 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
         if not schemas:
             return connection_string, None
         others = _SCHEMA.sub("", options).removeprefix("&")
-        return f"{address}?{others}".removesuffix("?"), unquote(schemas[-1])
+        return f"{address}?{others}" if others else address, unquote(schemas[-1])
 
     schema = None
     rest: list[str] = []

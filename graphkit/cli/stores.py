@@ -1,22 +1,30 @@
-"""Opens the stores that the user typed: a directory, `kind:argument`, or a PostgreSQL URL."""
+"""Opens the stores that the user typed, and displays stored values whose types only the application knows.
+
+A store is a directory, `kind:argument`, or a PostgreSQL URL. Stored data has the name of a type and
+its fields; graphkit imports nothing of that name. If a reader fails because a type is not
+registered, its error has the decoded data. From these a placeholder type is made, a class with the
+same name and fields; it is registered, and the command runs again.
+"""
 
 from __future__ import annotations
 
+import enum
 import importlib
 import re
+from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import make_dataclass
-from functools import cache
+from dataclasses import field, make_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointSerializationError
 
 POSTGRES: Final = "postgres"
 SQLITE: Final = "sqlite"
@@ -155,6 +163,8 @@ def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:
 
 KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
 """The path of the file with the keys of sealed stores."""
+PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
+"""Types to register with each store that is opened; see `with_placeholder_types`."""
 _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
 """Closes the stores that a command has opened."""
 
@@ -217,6 +227,7 @@ def open_store(
                 escape(hide_passwords(name)),
                 f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to",
             )
+    saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 
 
@@ -399,36 +410,103 @@ def _suggest_entry(path: Path, *, are_files: bool) -> str:
     return suggest(path.name, names, show=escape)
 
 
-# Values whose types only the application knows
+# Placeholder types
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PYDANTIC_PARTS: Final = 5
+"""How many parts a stored pydantic model has; the other kinds have two."""
 
 
-@contextmanager
-def read_unknown_types() -> Iterator[None]:
-    """Read values of unregistered types all the same; also a decorator of commands that only read.
+def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a command that only reads: it displays values of unregistered types by their fields."""
 
-    Stored data has the name of a type and its fields; graphkit imports nothing of that name. A
-    placeholder stands for the value: an object of a class with the same name and fields, or the name of
-    the member of an Enum.
-    """
-    from graphkit._values.codec import READ_UNKNOWN  # not for --help
+    @wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        placeholders = _Placeholders()
+        while True:
+            token = PLACEHOLDER_TYPES.set(placeholders.types())
+            try:
+                return command(*args, **kwargs)
+            except CheckpointSerializationError as error:
+                if not placeholders.learn(error):
+                    raise
+            finally:
+                PLACEHOLDER_TYPES.reset(token)
 
-    token = READ_UNKNOWN.set(_make_placeholder)
-    try:
-        yield
-    finally:
-        READ_UNKNOWN.reset(token)
-
-
-def _make_placeholder(type_name: str, content: Any) -> Any:
-    if not isinstance(content, Mapping):
-        return content
-    try:
-        return _make_placeholder_type(type_name, tuple(content))(**content)
-    except Exception:  # noqa: BLE001 - stored names may be any text, and a class refuses some of them
-        return content
+    return wrapper
 
 
-@cache
-def _make_placeholder_type(type_name: str, fields: tuple[str, ...]) -> type:
-    # Without __eq__, so that it can be in a set and be the key of a dict.
-    return make_dataclass(type_name.rpartition(".")[2], fields, eq=False)
+@final
+class _Placeholders:
+    """The types found so far: for each its kind, and the names of its fields or members."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, str] = {}
+        self._names: dict[str, dict[str, None]] = {}
+
+    def learn(self, error: CheckpointSerializationError) -> bool:
+        """Add the type that a reader did not know; return False if that cannot help."""
+        # The decoded data of a value begin with the name of its type and its content: the fields of a record by
+        # name, or the value of an enum. Anything else is an error of another kind.
+        raw = error.raw
+        type_name = error.type_name
+        if not isinstance(raw, tuple) or raw[:1] != (type_name,):
+            return False
+        content = raw[1]
+        fields = [str(content)]
+        if isinstance(content, Mapping):
+            fields = list(content)
+
+        # One value shows only its own fields: another value of the type may have more of them, or be another member
+        # of the enum. Then the reader fails again, and the placeholder grows. If it has all the fields and does not
+        # fit nevertheless, its kind is wrong: a NamedTuple is stored like a dataclass. Each round adds a field or
+        # changes the kind, so that the rounds end.
+        kind = self._kinds.get(type_name)
+        names = self._names.setdefault(type_name, {})
+        if kind is None:
+            kind = "flag" if isinstance(content, int) else "enum"
+            if isinstance(content, Mapping):
+                kind = "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
+            self._kinds[type_name] = kind
+        elif names.keys() >= set(fields):
+            if kind != "dataclass":
+                return False
+            self._kinds[type_name] = "namedtuple"
+        names.update(dict.fromkeys(fields))
+        try:
+            self._make(type_name)
+        except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
+            return False
+        return True
+
+    def types(self) -> tuple[type, ...]:
+        """Return the placeholder types."""
+        return tuple(self._make(type_name) for type_name in self._kinds)
+
+    def _make(self, type_name: str) -> type:
+        factory = _FACTORIES[self._kinds[type_name]]
+        placeholder: type = factory(list(self._names[type_name]))
+        module, _, placeholder.__qualname__ = type_name.rpartition(".")
+        placeholder.__module__ = module or "builtins"
+        return placeholder
+
+
+def _make_model(names: list[str]) -> type:
+    import warnings
+
+    from pydantic import create_model
+
+    with warnings.catch_warnings(action="ignore"):  # about names that pydantic reserves
+        fields: dict[str, Any] = dict.fromkeys(names, (Any, None))
+        return create_model("Placeholder", **fields)  # type: ignore[no-any-return]
+
+
+_FACTORIES: Final[Mapping[str, Callable[[list[str]], Any]]] = {
+    "dataclass": lambda names: make_dataclass("Placeholder", [(name, Any, field(default=None)) for name in names]),
+    "namedtuple": lambda names: namedtuple("Placeholder", names, defaults=[None] * len(names)),  # noqa: PYI024 - data
+    "enum": lambda names: enum.Enum("Placeholder", {name: name for name in names}),
+    "flag": lambda _: enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP),
+    "pydantic": _make_model,
+}

@@ -4,9 +4,11 @@ import enum
 from dataclasses import dataclass
 
 import pytest
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel
 
 from graphkit import END, START, RunnableConfig
+from graphkit.cli.stores import with_placeholder_types
+from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, graphkit, read_json
 from tests.support.threads import Pair, Point
@@ -264,17 +266,21 @@ def test_what_is_recorded_for_the_resume_is_shown(store):
     assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, [])
 
 
-def test_what_is_unknown_here_may_be_in_a_set_and_have_any_names(tmp_path):
-    odd = create_model("Odd", **{"no identifier": (int, 1), "class": (int, 2)})
-    state = {"pairs": {Pair(1, Colour.RED)}, "by_pair": {Pair(1, 2): "x"}, "odd": odd()}
-    saver = FileSystemSaver(tmp_path, fsync="never", types=[Colour, Pair, odd])
-    saver.put("t", checkpoint(1, "n", "m", state))
-    shown = read_json("show", tmp_path, "t")["state"]
-    assert shown["pairs"] == [{"a": 1, "b": "RED"}]
-    assert shown["by_pair"] == {"Pair(a=1, b=2)": "x"}
-    assert shown["odd"] == {"no identifier": 1, "class": 2}
+def fail(calls, raw):
+    calls.append(raw)
+    raise CheckpointSerializationError("", "m.X", "unknown", raw)
 
 
-def test_a_command_that_writes_knows_the_types(tmp_path):
-    FileSystemSaver(tmp_path, fsync="never", types=[Point]).put("t", checkpoint(1, "n", "m", {"point": Point(1)}))
-    assert_refused(graphkit("fork", tmp_path, "t", "u"), 14, "its type is not registered", "--app")
+def test_what_no_class_can_stand_in_for_stays_an_error():
+    for raw in (
+        None,
+        (7, b""),
+        ("other", {}),
+        ("m.X", {"no identifier": 1}),
+        ("m.X", "mro"),
+        ("m.X", {"a": 1, "class": 2}, [], None, None),
+    ):
+        calls = []
+        with pytest.raises(CheckpointSerializationError):
+            with_placeholder_types(fail)(calls, raw)
+        assert len(calls) <= 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from enum import Flag
 from types import MappingProxyType, NoneType
 from typing import Any, Final, NoReturn, final
@@ -50,12 +49,6 @@ from graphkit.errors import CheckpointSerializationError
 MAX_DEPTH: Final = 500
 """How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of
 them."""
-
-READ_UNKNOWN: Final[ContextVar[Callable[[str, Any], Any] | None]] = ContextVar("READ_UNKNOWN", default=None)
-"""Returns what a reader puts in the place of a value whose type is not registered.
-
-It gets the name of the type, and the fields or the member of the Enum. By default such a value is an error.
-"""
 
 PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
@@ -264,16 +257,15 @@ class Reader:
         return self._read_record(number, *rest)
 
     def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
-        rest = 3 if number == PYDANTIC else 0
+        rest = 0
+        if number == PYDANTIC:
+            rest = 3
         if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
         entry = self._types.get(name)
         if entry is None:
             renamed = self._types.find_renamed(name)
-            read_unknown = READ_UNKNOWN.get()
-            if read_unknown is not None and not renamed:
-                return read_unknown(name, value)
             if len(renamed) != 1:
                 reason = explain_ambiguous(renamed) if renamed else explain_unknown(name)
                 raise CheckpointSerializationError("", name, reason, raw)

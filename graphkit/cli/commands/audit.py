@@ -16,7 +16,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.commands.transfer import write_to_file
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Message, Table
-from graphkit.cli.stores import open_store, read_unknown_types
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import escape, pluralize
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
@@ -77,7 +77,7 @@ def audit_list(
 @click.option("--public-key", metavar="FILE", help="A PEM file: also check the signatures of the log's heads.")
 @click.option("--expect-head", metavar="NUMBER:DIGEST", help="A head that an earlier verify has shown.")
 @_digest_key
-@read_unknown_types()
+@with_placeholder_types
 def audit_verify(
     _context: CliContext,
     log: str,

@@ -27,7 +27,7 @@ from graphkit.cli.resolve import (
     open_store_of,
     require_saver,
 )
-from graphkit.cli.stores import open_store, read_unknown_types
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -38,7 +38,7 @@ from graphkit.cli.values import (
     parse_json_or_text,
     pluralize,
 )
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -79,19 +79,25 @@ def interrupts(context: CliContext, directory: str, thread: str | None) -> Table
     return Table(columns, rows, empty="no pending interrupts", summary=summary)
 
 
-@read_unknown_types()
+@with_placeholder_types
 def _read_interrupts(context: CliContext, directory: str, thread: str | None) -> list[Row]:
     """Return the pending interrupts of a thread, or of all threads (None), the newest first."""
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     rows: list[Row] = []
+    failures: list[CheckpointerError] = []
     for thread_id in threads:
         try:
             rows += map(interrupt_row, saver.interrupts(thread_id))
+        except CheckpointSerializationError:  # a type is not registered
+            raise
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            context.warn(f"graphkit: {error}")
+            failures.append(error)
+
+    for failure in failures:
+        context.warn(f"graphkit: {failure}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
     return rows
 

@@ -22,7 +22,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
 from graphkit.cli.resolve import find_checkpoint, find_config, open_store_of
-from graphkit.cli.stores import load_langgraph, read_unknown_types
+from graphkit.cli.stores import load_langgraph, with_placeholder_types
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 
@@ -59,7 +59,7 @@ _MAX_LENGTH: Final = 500
 @click.option("--keys", is_flag=True, help="Only the names of the keys and the types of their values.")
 @options.namespace
 @options.maybe_app
-@read_unknown_types()
+@with_placeholder_types
 def show(
     context: CliContext,
     directory: str,
@@ -198,7 +198,7 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
 @click.argument("second", metavar="[TO]", required=False, help="A checkpoint. Default: the latest.")
 @options.namespace
 @options.maybe_app
-@read_unknown_types()
+@with_placeholder_types
 def diff(
     context: CliContext,
     directory: str,

@@ -22,7 +22,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Message, Table, Text, View, cut, show
 from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, join_some, load_app, require_saver
-from graphkit.cli.stores import open_store, read_unknown_types
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -518,7 +518,7 @@ def schedule_add(
 
 @click.command("schedule-list", cls=Command)
 @options.directory
-@read_unknown_types()
+@with_placeholder_types
 def schedule_list(context: CliContext, directory: str) -> Table:
     """List the schedules of a store, with their next and last times.
 

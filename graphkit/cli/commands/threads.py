@@ -20,9 +20,9 @@ from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Table
-from graphkit.cli.stores import open_store, read_unknown_types
+from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import parse_assignments, pluralize
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
@@ -73,7 +73,7 @@ _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 @click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N threads.")
 @click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
 @click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
-@read_unknown_types()
+@with_placeholder_types
 def threads(
     context: CliContext,
     directory: str,
@@ -177,6 +177,8 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
                 "tags": list(summary.tags),
             }
             row |= _describe_stop(saver, summary)
+    except CheckpointSerializationError:  # a type is not registered
+        raise
     except CheckpointerError as error:
         row["status"], row["problem"] = describe_unreadable(error)
 

@@ -65,10 +65,9 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the same
         if cmd_name not in self._members:
             return None
-        module, _, command = COMMANDS[self._members[cmd_name]].path.partition(".")
-        loaded = importlib.import_module(f"graphkit.cli.commands.{module}")
-        found: click.Command = getattr(loaded, command)
-        return found
+        name = self._members[cmd_name]
+        module = importlib.import_module(f"graphkit.cli.commands.{COMMANDS[name].module}")
+        return next(each for each in vars(module).values() if isinstance(each, click.Command) and each.name == name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

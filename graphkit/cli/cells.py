@@ -15,13 +15,12 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError, CheckpointerError, CheckpointKeyError
+from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError
 
 Kind = Literal[
     "text",
     "value",
     "whole",
-    "status",
     "name",
     "id",
     "time",
@@ -37,11 +36,10 @@ Kind = Literal[
     "cause",
     "lines",
     "tree",
-    "branches",
 ]
 """How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
 abbreviated and "whole" is not; "tree" is JSON in a pipe; "age" is a time, relative at a terminal. A
-"payload" is what a table is read for: at a terminal it is the last to be cut. "branches" is drawn."""
+"payload" is what a table is read for: at a terminal it is the last to be cut."""
 
 _TEXT_LIMIT: Final = 200
 """Characters of an abbreviated value."""
@@ -59,10 +57,7 @@ def format_cell(context: CliContext, kind: Kind, value: Any) -> str:
     """Return a value as people read it."""
     if value is None:
         return ""
-    formatter = _FORMATTERS.get(kind)
-    if formatter is None:
-        return abbreviate(value, _TEXT_LIMIT)
-    return formatter(context, value)
+    return _FORMATTERS[kind](context, value)
 
 
 def _format_timestamp(context: CliContext, when: datetime) -> str:
@@ -82,15 +77,16 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     return describe_failure(failure, f" in {escape(str(node_id))}" if node_id else "")
 
 
-_WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "status", "id", "whole", "tree")
+_WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "id", "whole", "tree")
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
+    "text": lambda _, value: abbreviate(value, _TEXT_LIMIT),
+    "value": lambda _, value: abbreviate(value, _TEXT_LIMIT),
     "age": _format_timestamp,
     "time": _format_time,
     "bytes": lambda _, size: format_bytes(size),
     "seconds": lambda _, seconds: format_duration(seconds),
     "number": lambda _, number: str(number),
     **dict.fromkeys(_WHOLE_KINDS, lambda _, value: format_value(value)),
-    "branches": lambda _, text: text,
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
     "failure": _format_failure,
@@ -263,15 +259,10 @@ def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
 
 def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
     """Return the bytes of a thread, or of the store (None); None if the saver does not know."""
-    try:
-        return saver.size(thread_id)
-    except CheckpointerConfigurationError:
-        return None
+    return saver.size(thread_id) if saver.measures_size else None
 
 
 def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
     """Return how many checkpoints the root of a thread has."""
     summary = saver.summary(RunnableConfig(thread_id))
-    if summary is None:
-        return 0
-    return summary.checkpoints
+    return 0 if summary is None else summary.checkpoints

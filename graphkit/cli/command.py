@@ -16,7 +16,7 @@ import click
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message, show
-from graphkit.cli.stores import KEY_FILE, close_stores, find_passwords, hide_passwords, names_store
+from graphkit.cli.stores import find_passwords, hide_passwords, names_store, provide_stores
 from graphkit.cli.values import escape
 from graphkit.errors import (
     CheckpointErasedError,
@@ -113,17 +113,11 @@ class Command(click.Command):
             height=height,
             passwords=frozenset(find_passwords(typed)),
         )
-        callback = self.callback
-        assert callback is not None
-        # A context variable, not an argument: most commands open stores, many of them in functions that they share.
-        token = KEY_FILE.set(key_file)
-        try:
-            return _run(context, lambda: callback(context, **arguments), arguments)
-        finally:
-            KEY_FILE.reset(token)
+        assert self.callback is not None
+        return _run(context, key_file, self.callback, arguments)
 
 
-def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, Any]) -> int:
+def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
     """Call a command and show its views as they come; return the exit code.
 
     An error is printed as one sentence, with advice that depends on the command's arguments.
@@ -131,8 +125,8 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
     try:
         # The views are shown inside the block: a command that returns an iterator reads its stores while it is shown.
         code = 0
-        with _redirect_warnings(context), close_stores():
-            result = call()
+        with _redirect_warnings(context), provide_stores(key_file):
+            result = call(context, **arguments)
             for view in result if isinstance(result, Iterator) else [result]:
                 if isinstance(view, Message):
                     code = view.exit_code

@@ -17,17 +17,15 @@ from functools import partial
 from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
+from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape
+from graphkit.cli.values import UsageError, escape, parse_age
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
 _MIN_WIDTH: Final = 40
 _DEFAULT_WIDTH: Final = 80
 """The width of a terminal whose size is unknown."""
-
-Progress = Callable[[int, int, str], object]
-"""Receives the amount done, the total amount, and the name of what was done last."""
 
 
 def _now() -> datetime:
@@ -114,6 +112,10 @@ class CliContext:
         """Convert a time to the zone in which times are shown."""
         return when.astimezone(self.zone)
 
+    def time_ago(self, age: str | None) -> datetime | None:
+        """Return the time as long ago as the user typed, such as 12h or 30d; None if nothing was typed."""
+        return None if age is None else self.now() - parse_age(age)
+
     def write_line(self, text: str) -> None:
         """Write a line of output, and flush it."""
         self.out.write(text + "\n")
@@ -197,10 +199,7 @@ class CliContext:
 
         console = Console(file=self.err, color_system="auto" if self.colour else None)
         write_above = partial(console.print, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        with (
-            ProgressBar(console=console, transient=True) as bar,
-            self.redraw(write_above),
-        ):
+        with ProgressBar(console=console, transient=True) as bar, self.redraw(write_above):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
 

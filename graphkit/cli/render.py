@@ -71,6 +71,8 @@ class Message:
     exit_code: int = 0
     hint: str = ""
     """The command that comes next, at a terminal."""
+    table: Table | None = None
+    """What people see above the sentence; its rows are part of the data."""
 
 
 View = Table | Card | Text | Message
@@ -121,6 +123,8 @@ def show(context: CliContext, view: View) -> None:
     elif isinstance(view, Text):
         context.write_lines(view.text.rstrip("\n").split("\n"))
     else:
+        if view.table is not None:
+            context.write_lines(list(_table_lines(context, view.table)))
         for line in view.sentence.rstrip("\n").split("\n"):
             indent = len(line) - len(line.lstrip()) + len(GAP)
             for part in wrap_words(line, context.line_width, indent):
@@ -366,7 +370,5 @@ def _format_branch(branch: Any, width: int | None, indent: str) -> Iterator[str]
         depth = len(start) - len(start.lstrip())
         line_indent = " " * (depth + 2)
         for line in item.splitlines():
-            text = ""
-            if line:  # `escape` shows an empty text as two quotes
-                text = escape(line)
+            text = escape(line) if line else ""  # `escape` shows an empty text as two quotes
             yield cut(line_indent + text, width)

@@ -65,9 +65,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
     try:
-        if saver.namespaces(thread_id):
-            return True
-        return released and bool(list_versions(saver, thread_id))
+        return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
     except (CheckpointCorruptionError, CheckpointKeyError):
         return True
 
@@ -94,20 +92,17 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
     for info in history:
         infos.setdefault(info.id, info)
     part = typed.strip(_ELLIPSIS)
-    matches: list[CheckpointInfo] = []
-    if typed in infos:
-        matches = [infos[typed]]
-    elif len(part) >= _MIN_ID_LENGTH:
-        matches = [infos[full] for full in match_ids(infos, part)]
+    matches: list[str] = []
+    if part in infos or len(part) >= _MIN_ID_LENGTH:
+        matches = match_ids(infos, part)
     if len(matches) == 1:
-        return matches[0]
+        return infos[matches[0]]
     if not matches:
         hint = suggest(typed, list(infos), show=escape) or "; see graphkit history"
         what = f"checkpoint {escape(typed)}"
         raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
 
-    ids = join_some([info.id for info in matches])
-    raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
+    raise UsageError(f"{len(matches)} checkpoints match {typed}: {join_some(matches)}; type more characters")
 
 
 def match_ids(ids: Collection[str], part: str) -> list[str]:

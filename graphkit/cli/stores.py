@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsExists
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointSerializationError
@@ -37,8 +37,8 @@ _USER_AND_PASSWORD: Final = re.compile(r"://[^\s:/?#@]*:([^\s/?#]*)@")
 """To the last @ before the path, where the client takes the password to end."""
 _PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|'?[^\s&'\"]+)", re.IGNORECASE)
 """In a connection string of keywords, and among the options of a URL."""
-_SCHEMA: Final = "schema="
-"""Begins an option of a URL."""
+_SCHEMA: Final = re.compile("(?:^|&)schema=([^&]*)")
+"""Among the options of a URL."""
 _KEYWORD: Final = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)")
 """One of a connection string of keywords."""
 _MIN_PASSWORD: Final = 4
@@ -95,15 +95,12 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
     if connection_string.startswith(_URL_SCHEMES):
         from urllib.parse import unquote
 
-        address, _, query = connection_string.partition("?")
-        options = query.split("&")
-        schemas = [unquote(option.removeprefix(_SCHEMA)) for option in options if option.startswith(_SCHEMA)]
+        address, _, options = connection_string.partition("?")
+        schemas = _SCHEMA.findall(options)
         if not schemas:
             return connection_string, None
-        others = [option for option in options if not option.startswith(_SCHEMA)]
-        if others:
-            address = f"{address}?{'&'.join(others)}"
-        return address, schemas[-1]
+        others = _SCHEMA.sub("", options).removeprefix("&")
+        return f"{address}?{others}" if others else address, unquote(schemas[-1])
 
     schema = None
     rest: list[str] = []
@@ -276,14 +273,17 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
 
 
 @contextmanager
-def close_stores() -> Iterator[None]:
-    """Close the stores that are opened during the block, at its end."""
+def provide_stores(key_file: str | None) -> Iterator[None]:
+    """Open the stores of the block with the keys of a file, if there is one, and close them at its end."""
+    # Context variables, not arguments: most commands open stores, many of them in functions that they share.
     with ExitStack() as opened:
-        token = _OPENED.set(opened)
+        opened_before = _OPENED.set(opened)
+        key_file_before = KEY_FILE.set(key_file)
         try:
             yield
         finally:
-            _OPENED.reset(token)
+            KEY_FILE.reset(key_file_before)
+            _OPENED.reset(opened_before)
 
 
 def _list_kinds(name: str) -> Sequence[str]:
@@ -305,10 +305,7 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
             registry.check_saver_options(kind, **options, fsync=fsync)
             options = {**options, "fsync": fsync}
     saver = registry.get_saver(kind, **options)
-
-    opened = _OPENED.get()
-    if opened is not None:
-        opened.callback(saver.close)
+    close_in_the_end(saver.close)
     return saver
 
 
@@ -382,6 +379,26 @@ def load_langgraph() -> Any:
 def has_entries(directory: Path) -> bool:
     """Return whether a directory has a store or a cache of LangGraph."""
     return any((directory / name).is_dir() for name in _ENTRY_DIRECTORIES)
+
+
+def call_for_entries(saver: object, function: str, **options: Any) -> Mapping[str, Any]:
+    """Call a function of savers.langgraph.entry_log for LangGraph's store and cache in the directory of a saver.
+
+    Returns:
+        What it returns: a mapping by what the entries are called; an empty one if there is neither.
+    """
+    if not isinstance(saver, HasBaseDirectory) or not has_entries(Path(saver.base_directory)):
+        return {}
+    # By name, since graphkit does not import savers.
+    entry_log = importlib.import_module("savers.langgraph.entry_log")
+    return dict(getattr(entry_log, function)(saver.base_directory, **options))
+
+
+def close_in_the_end(close: Callable[[], object]) -> None:
+    """Call a function when the command ends."""
+    opened = _OPENED.get()
+    if opened is not None:  # the completion of a command line has no end
+        opened.callback(close)
 
 
 def _suggest_entry(path: Path, *, are_files: bool) -> str:

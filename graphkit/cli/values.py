@@ -139,9 +139,7 @@ def escape(text: str) -> str:
 
 def format_value(value: Any) -> str:
     """Return a value whole: text as it is, anything else as JSON."""
-    if isinstance(value, str):
-        return escape(value)
-    return to_json(value)
+    return escape(value) if isinstance(value, str) else to_json(value)
 
 
 def abbreviate(value: Any, limit: int = 60) -> str:

@@ -93,7 +93,7 @@ def test_the_options_of_a_command_are_those_of_its_section(name):
 def words_of(param):
     """How a parameter is typed."""
     if param.param_type_name == "argument":
-        return [param.metavar]
+        return [param.make_metavar(click.Context(GROUP))]
     return [*param.opts, *param.secondary_opts]
 
 

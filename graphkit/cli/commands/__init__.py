@@ -12,84 +12,73 @@ from typing import Final, NamedTuple
 class Entry(NamedTuple):
     """A command."""
 
-    path: str
-    """The module below this package, and the command in it."""
+    module: str
+    """The module below this package that has it."""
     summary: str
     """Its line in the help."""
 
 
 GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Look": {
-        "threads": Entry("threads.threads", "List the threads of a store"),
-        "history": Entry("history.history", "List the checkpoints of a thread"),
-        "search": Entry("history.search", "Find checkpoints by their metadata"),
-        "stats": Entry("history.stats", "Sum up a store or a thread"),
-        "show": Entry("inspect.show", "Show a checkpoint"),
-        "diff": Entry("inspect.diff", "Compare two checkpoints"),
-        "graph": Entry("run.graph", "Draw a graph"),
+        "threads": Entry("threads", "List the threads of a store"),
+        "history": Entry("history", "List the checkpoints of a thread"),
+        "search": Entry("history", "Find checkpoints by their metadata"),
+        "stats": Entry("history", "Sum up a store or a thread"),
+        "show": Entry("inspect", "Show a checkpoint"),
+        "diff": Entry("inspect", "Compare two checkpoints"),
+        "graph": Entry("run", "Draw a graph"),
     },
     "Answer and change": {
-        "interrupts": Entry("control.interrupts", "List the pending interrupts"),
-        "answer": Entry("control.answer", "Answer a pending interrupt"),
-        "update": Entry("control.update", "Correct the state of a thread"),
-        "fork": Entry("control.fork", "Branch a new thread off a checkpoint"),
-        "rollback": Entry("control.rollback", "Go back to an older checkpoint"),
+        "interrupts": Entry("control", "List the pending interrupts"),
+        "answer": Entry("control", "Answer a pending interrupt"),
+        "update": Entry("control", "Correct the state of a thread"),
+        "fork": Entry("control", "Branch a new thread off a checkpoint"),
+        "rollback": Entry("control", "Go back to an older checkpoint"),
     },
     "Run": {
-        "run": Entry("run.run", "Start a run"),
-        "submit": Entry("run.submit", "Store a run for a worker to begin"),
-        "resume": Entry("run.resume", "Resume a thread"),
-        "pause": Entry("control.pause", "Stop the run of a thread before its next node"),
-        "cancel": Entry("control.cancel", "Cancel the run of a thread"),
-        "worker": Entry("run.worker", "Serve the runs of a directory"),
-        "schedule-add": Entry("run.schedule_add", "Submit a run at each time of a cron expression"),
-        "schedule-list": Entry("run.schedule_list", "List the schedules of a store"),
-        "schedule-remove": Entry("run.schedule_remove", "Remove a schedule"),
-        "watch": Entry("watch.watch", "Follow runs live"),
-        "wait": Entry("watch.wait", "Wait until a thread has finished"),
+        "run": Entry("run", "Start a run"),
+        "submit": Entry("run", "Store a run for a worker to begin"),
+        "resume": Entry("run", "Resume a thread"),
+        "pause": Entry("control", "Stop the run of a thread before its next node"),
+        "cancel": Entry("control", "Cancel the run of a thread"),
+        "worker": Entry("run", "Serve the runs of a directory"),
+        "schedule-add": Entry("run", "Submit a run at each time of a cron expression"),
+        "schedule-list": Entry("run", "List the schedules of a store"),
+        "schedule-remove": Entry("run", "Remove a schedule"),
+        "watch": Entry("watch", "Follow runs live"),
+        "wait": Entry("watch", "Wait until a thread has finished"),
     },
     "Keep healthy": {
-        "verify": Entry("damage.verify", "Read every byte and report problems"),
-        "repair": Entry("damage.repair", "Make damaged threads readable again"),
-        "compact": Entry("maintain.compact", "Free the bytes of replaced data"),
-        "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
-        "prune": Entry("maintain.prune", "Remove old checkpoints"),
-        "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
-        "erase": Entry("maintain.erase", "Delete threads, and leave no byte of them"),
-        "release": Entry("maintain.release", "End the active history of a thread"),
+        "verify": Entry("damage", "Read every byte and report problems"),
+        "repair": Entry("damage", "Make damaged threads readable again"),
+        "compact": Entry("maintain", "Free the bytes of replaced data"),
+        "rotate": Entry("maintain", "Seal everything with the current key"),
+        "prune": Entry("maintain", "Remove old checkpoints"),
+        "delete": Entry("maintain", "Remove a thread with all its versions"),
+        "erase": Entry("maintain", "Delete threads, and leave no byte of them"),
+        "release": Entry("maintain", "End the active history of a thread"),
     },
     "Audit": {
-        "audit-list": Entry("audit.audit_list", "List who did what, when, and how it ended"),
-        "audit-verify": Entry("audit.audit_verify", "Find what was changed in a log or its store"),
-        "audit-export": Entry("audit.audit_export", "Write the entries of a log as JSON lines"),
+        "audit-list": Entry("audit", "List who did what, when, and how it ended"),
+        "audit-verify": Entry("audit", "Find what was changed in a log or its store"),
+        "audit-export": Entry("audit", "Write the entries of a log as JSON lines"),
     },
     "Move": {
-        "copy": Entry("transfer.copy", "Copy threads to another store"),
-        "export": Entry("transfer.export", "Write threads to a single file"),
-        "import": Entry("transfer.import_", "Read threads from a file into a store"),
-        "import-langgraph-sqlite": Entry(
-            "transfer.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
-        ),
-        "import-langgraph-postgres": Entry(
-            "transfer.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
-        ),
-        "export-langgraph-sqlite": Entry(
-            "transfer.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"
-        ),
+        "copy": Entry("transfer", "Copy threads to another store"),
+        "export": Entry("transfer", "Write threads to a single file"),
+        "import": Entry("transfer", "Read threads from a file into a store"),
+        "import-langgraph-sqlite": Entry("transfer", "Copy LangGraph's threads from a SQLite file"),
+        "import-langgraph-postgres": Entry("transfer", "Copy LangGraph's threads from PostgreSQL"),
+        "export-langgraph-sqlite": Entry("transfer", "Copy LangGraph's threads to a SQLite file"),
     },
     "Agents": {
-        "agents-schema": Entry("agents.agents_schema", "Print the JSON schema of agent files"),
-        "agents-check": Entry("agents.agents_check", "Check an agent file"),
-        "agents-run": Entry("agents.agents_run", "Run a conversation with an agent"),
+        "agents-schema": Entry("agents", "Print the JSON schema of agent files"),
+        "agents-check": Entry("agents", "Check an agent file"),
+        "agents-run": Entry("agents", "Run a conversation with an agent"),
     },
 }
 """All commands by name, in the groups and in the order of the help and of docs/cli.md."""
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-
-_OPTIONS: Final = {
-    "--version": "Print the version.",
-    "-h, --help": "Show this message and exit.",
-}
 
 
 def format_help(advice: str = "") -> str:
@@ -107,9 +96,11 @@ def format_help(advice: str = "") -> str:
     if advice:
         lines += [f"  The commands need an extra: {advice}", ""]
 
-    lines.append("Options:")
-    lines += [f"  {option:20}  {text}" for option, text in _OPTIONS.items()]
-
+    lines += [
+        "Options:",
+        "  --version             Print the version.",
+        "  -h, --help            Show this message and exit.",
+    ]
     width = max(map(len, COMMANDS))
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:"]

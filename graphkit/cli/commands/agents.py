@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _APPROVAL_KEYS: Final = frozenset({"tool", "arguments", "id"})
 _MESSAGES: Final = "messages"
 
-_agent_file = click.argument("file", metavar="FILE", help="The YAML file of the agent.")
+_agent_file = click.argument("file", help="The YAML file of the agent.")
 
 
 @click.command("agents-schema", cls=Command)

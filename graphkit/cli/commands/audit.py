@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -11,13 +10,14 @@ from typing import Any, Final
 
 import click
 
+from graphkit.cli import options
 from graphkit.cli.cells import Row
 from graphkit.cli.command import Command
 from graphkit.cli.commands.transfer import write_to_file
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
-from graphkit.cli.values import escape, parse_age, pluralize
+from graphkit.cli.values import escape, pluralize
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
 _COLUMNS: Final = (
@@ -64,7 +64,7 @@ def audit_list(
 
     Example: graphkit audit list audit-log --who ann --since 30d
     """
-    start = None if since is None else context.now() - parse_age(since)
+    start = context.time_ago(since)
     records = _open_log(log, digest_key).records(principal=who, thread_id=thread, operation=operation, since=start)
     rows = [_make_row(record) for record in records]
     rows.reverse()
@@ -79,13 +79,13 @@ def audit_list(
 @_digest_key
 @with_placeholder_types
 def audit_verify(
-    context: CliContext,
+    _context: CliContext,
     log: str,
     store: str | None,
     public_key: str | None,
     expect_head: str | None,
     digest_key: str | None,
-) -> Message | Iterator[Table | Message]:
+) -> Message:
     """Find what was changed in a log or its store.
 
     These are entries that were removed, changed, reordered or cut from the end; and with --store, what
@@ -112,18 +112,14 @@ def audit_verify(
     summary = f"{', '.join(counts)}; head {head}"
     if report.ok:
         return Message(f"{summary}: no problems", data)
-    message = Message(f"{summary}: {pluralize(len(problems), 'problem')}", data, CheckpointCorruptionError.exit_code)
-    if context.as_json:
-        return message
-    views: list[Table | Message] = [Table(_PROBLEMS, problems, empty=""), message]
-    return iter(views)
+    sentence = f"{summary}: {pluralize(len(problems), 'problem')}"
+    table = Table(_PROBLEMS, problems, empty="")
+    return Message(sentence, data, CheckpointCorruptionError.exit_code, table=table)
 
 
 @click.command("audit-export", cls=Command)
 @_log
-@click.option(
-    "--output", "-o", metavar="FILE", default="-", help="The file to write; - is standard output.", show_default=False
-)
+@options.output
 def audit_export(context: CliContext, log: str, output: str) -> Message | None:
     """Write the entries of a log as JSON lines.
 

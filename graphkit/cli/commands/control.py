@@ -147,9 +147,7 @@ def answer(
         raise UsageError("name the thread: graphkit answer DIR THREAD")
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    parsed: Any = text
-    if value is not None:
-        parsed = parse_json(context.read_value(value), "--value")
+    parsed = text if value is None else parse_json(context.read_value(value), "--value")
     message = _store_answer(context, saver, thread_id, parsed, interrupt)
     return replace(message, hint=_hint_at_resume(context, directory, thread_id))
 
@@ -176,11 +174,9 @@ def _store_answer(
         wanted = chosen.id if chosen else interrupt
         answered = operations.answer(saver, thread_id, value, interrupt=wanted, clock=context.now)
 
-    row = interrupt_row(answered)
-    row["answer"] = value
     question = describe_payload(answered.payload or answered.node_id)
     sentence = f'{escape(thread_id)}: answered "{question}" with {abbreviate(value)}'
-    return Message(f"{sentence}; the next resume continues with it", row)
+    return Message(f"{sentence}; the next resume continues with it", interrupt_row(answered) | {"answer": value})
 
 
 def _hint_at_resume(context: CliContext, directory: str, thread_id: str) -> str:
@@ -341,7 +337,7 @@ def fork(
 @click.command("rollback", cls=Command)
 @options.directory
 @options.thread
-@click.argument("checkpoint", metavar="CHECKPOINT", help="The checkpoint to go back to; may be shortened.")
+@click.argument("checkpoint", help="The checkpoint to go back to; may be shortened.")
 @options.maybe_app
 def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, app: str | None) -> Message:
     """Go back to an older checkpoint.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, final
@@ -17,7 +16,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only
-from graphkit.cli.stores import has_entries, open_store
+from graphkit.cli.stores import call_for_entries, open_store
 from graphkit.cli.values import escape, pluralize
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -85,7 +84,7 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str |
 @click.command("verify", cls=Command)
 @options.directory
 @options.maybe_thread
-def verify(context: CliContext, directory: str, thread: str | None) -> Any:
+def verify(context: CliContext, directory: str, thread: str | None) -> Message:
     """Read every byte and report problems.
 
     The command changes nothing and blocks no other process. Without a THREAD, it also reads
@@ -100,7 +99,7 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
     only = find_thread_or_files(saver, thread)
     with context.progress("verifying") as progress:
         report: Any = saver.verify(only, progress=progress)
-    entry_logs = _check_entries(saver, thread, "verify_entries")
+    entry_logs = call_for_entries(saver, "verify_entries") if thread is None else {}
 
     problems = list(_problem_rows(report, entry_logs))
     data: Row = {
@@ -129,10 +128,7 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
 
     code, advice = _judge(saver, {row["state"] for row in problems})
     found = pluralize(len(problems), "problem")
-    message = Message(f"{summary}: {found}; {advice}", data, code)
-    if context.as_json:
-        return message
-    return iter([Table(_COLUMNS, problems, empty=""), message])
+    return Message(f"{summary}: {found}; {advice}", data, code, table=Table(_COLUMNS, problems, empty=""))
 
 
 def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
@@ -194,7 +190,7 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
     only = find_thread_or_files(saver, thread)
     with context.progress("checking" if dry_run else "repairing") as progress:
         report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
-    entry_logs = _check_entries(saver, thread, "repair_entries", dry_run=dry_run)
+    entry_logs = call_for_entries(saver, "repair_entries", dry_run=dry_run) if thread is None else {}
 
     root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
     text = _RepairText(root, dry_run=dry_run)
@@ -280,8 +276,7 @@ class _RepairText:
             yield f"{directory}: {balance}"
             yield _describe_problem(log.before)
             if log.set_aside:
-                copy = self._root / log.set_aside
-                yield f"    the old bytes are in {escape(str(copy))}"
+                yield self._describe_copy(log.set_aside)
             elif self._dry_run and not log.refused:
                 yield "    would copy the old bytes to a file beside it"
 
@@ -318,9 +313,11 @@ class _RepairText:
                 yield f"    lost: {hidden} more; --json lists all"
 
             if file.set_aside:
-                verb = self._verb("copy the old bytes to", "the old bytes are in")
-                copy = self._root / file.set_aside
-                yield f"    {verb} {escape(str(copy))}"
+                yield self._describe_copy(file.set_aside)
+
+    def _describe_copy(self, set_aside: str) -> str:
+        verb = self._verb("copy the old bytes to", "the old bytes are in")
+        return f"    {verb} {escape(str(self._root / set_aside))}"
 
     def _balance(self, is_refused: object, kept: str, lost: str) -> str:
         if is_refused:
@@ -370,19 +367,3 @@ def _report_data(report: Any, entry_logs: Mapping[str, Any]) -> Row:
 def _pick(report: Any, *names: str) -> Row:
     """Return some fields of a report as plain data."""
     return {name: getattr(report, name) for name in names}
-
-
-# The logs of LangGraph's store and cache in a checkpoint directory
-
-
-def _check_entries(saver: object, thread: str | None, check: str, **options: Any) -> Mapping[str, Any]:
-    """Verify or repair the logs of LangGraph's store and cache, which belong to no thread; return a report of each."""
-    if thread is not None or not isinstance(saver, HasBaseDirectory):
-        return {}
-    directory = Path(saver.base_directory)
-    if not has_entries(directory):
-        return {}
-    # By name, since graphkit does not import savers.
-    maintenance = importlib.import_module("savers.langgraph.entry_log")
-    reports: Mapping[str, Any] = getattr(maintenance, check)(directory, **options)
-    return reports

@@ -20,7 +20,6 @@ from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_unreadable, format_duration, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import ROWS
 from graphkit.cli.render import Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.stores import open_store
@@ -36,7 +35,7 @@ pending writes."""
 _ID: Final = Column("id", "CHECKPOINT", "id")
 _NODE: Final = Column("node", "NODE")
 _NEXT: Final = Column("next", "NEXT")
-_STATUS: Final = Column("status", "STATUS", "status")
+_STATUS: Final = Column("status", "STATUS", "whole")
 _CREATED: Final = Column("created", "CREATED", "age")
 _HISTORY_COLUMNS: Final = (
     _ID,
@@ -50,7 +49,7 @@ _HISTORY_COLUMNS: Final = (
     Column("size", "SIZE", "bytes"),
     Column("tags", "TAGS", "list"),
 )
-_BRANCHES: Final = Column("branches", "", "branches")
+_BRANCHES: Final = Column("branches", "", "whole")
 _SEARCH_COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
     _ID,
@@ -64,7 +63,7 @@ _SEARCH_COLUMNS: Final = (
 @click.command("history", cls=Command)
 @options.directory
 @options.thread
-@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N checkpoints.")
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N checkpoints.")
 @options.namespace
 @click.option("--source", help="Only checkpoints saved for this reason: input, loop, update, fork, ...")
 @click.option("--clean", is_flag=True, help="Only checkpoints that were reached without a failure.")
@@ -107,7 +106,7 @@ def history(
     if context.is_pretty:
         columns = (_BRANCHES, *columns)
         drawings = _draw_branches(infos, [info for info, _ in pairs])
-        for row, drawing in zip(rows, drawings, strict=False):
+        for row, drawing in zip(rows, drawings, strict=False):  # all rows, or none
             row["branches"] = drawing
     empty = f"thread {config.thread!r} has no matching checkpoints"
     summary = f"{escape(config.thread)}: {pluralize(len(pairs), 'checkpoint')}"
@@ -115,7 +114,7 @@ def history(
 
 
 def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointInfo]) -> list[str]:
-    """Draw the branches of a history, one text for each checkpoint that is shown; empty texts if it has one branch.
+    """Draw the branches of a history, one text for each checkpoint that is shown; none if it has one branch.
 
     As `git log --graph` does, but a branch joins its origin in the line of the origin:
 
@@ -144,7 +143,7 @@ def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointIn
         lanes = [None if lane == info.id else lane for lane in lanes]
         lanes[place] = parents[info.id]
     has_branches = any(len(drawing) > 1 for drawing in drawings)
-    return drawings if has_branches else [""] * len(drawings)
+    return drawings if has_branches else []
 
 
 def _draw_lanes(lanes: Sequence[str | None], here: str, *, is_root: bool) -> str:
@@ -218,10 +217,8 @@ def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: Ch
 
 def _parse_time(value: Any) -> datetime | None:
     """Parse a time with a time zone; None for any other metadata, which callers may store."""
-    if not isinstance(value, str):
-        return None
     try:
-        return time_or_none(datetime.fromisoformat(value))
+        return time_or_none(datetime.fromisoformat(str(value)))
     except ValueError:
         return None
 
@@ -236,7 +233,7 @@ def _parse_time(value: Any) -> datetime | None:
     help="Metadata that a checkpoint must have; a value is JSON, otherwise text.",
 )
 @click.option("--thread", help="Only this thread.")
-@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N checkpoints.")
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N checkpoints.")
 def search(
     context: CliContext,
     directory: str,
@@ -347,25 +344,19 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
 
 def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:
     """Return the histories of a thread that are not empty: that of its own graph first, if there is one."""
-    histories: list[_History] = []
-    for namespace in sorted(saver.namespaces(thread_id)):
-        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        if history:
-            histories.append(history)
-    return histories or [()]
+    configs = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in sorted(saver.namespaces(thread_id))]
+    return [*filter(None, map(saver.history, configs))] or [()]
 
 
 def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
     """Return the number of checkpoints in the released histories of a thread."""
     if not isinstance(saver, HasVersions):
         return 0
-    count = 0
-    for version in saver.versions_by_thread_id(thread_id):
-        for namespace in saver.version_namespaces(thread_id, version):
-            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
-            tag = saver.tag(config, version)
-            count += len(tag.checkpoints)
-    return count
+    return sum(
+        len(saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints)
+        for version in saver.versions_by_thread_id(thread_id)
+        for namespace in saver.version_namespaces(thread_id, version)
+    )
 
 
 def _sum_up(saver: BaseCheckpointSaver, histories: Sequence[_History], infos: Sequence[CheckpointInfo]) -> Row:

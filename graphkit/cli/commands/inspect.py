@@ -33,7 +33,7 @@ _COLUMNS: Final = (
     Column("parent", "parent", "id"),
     Column("node", "node"),
     Column("next", "next"),
-    Column("status", "status", "status"),
+    Column("status", "status", "whole"),
     Column("created", "created", "time"),
     Column("tags", "tags", "list"),
     Column("metadata", "metadata", "tree"),
@@ -234,14 +234,7 @@ def diff(
         "from": before.id,
         "to": after.id,
         "nodes": nodes,
-        "differences": [
-            {
-                **difference._asdict(),
-                "old": _cut(difference.old),
-                "new": _cut(difference.new),
-            }
-            for difference in found
-        ],
+        "differences": [each._replace(old=_cut(each.old), new=_cut(each.new)) for each in found],
     }
 
     lines: list[str] = []

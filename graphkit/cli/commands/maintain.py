@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from graphkit.cli.commands.damage import find_thread_or_files, missing_capabilit
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_only, find_thread, find_threads
-from graphkit.cli.stores import KEY_FILE, has_entries, open_store
+from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, parse_assignments, pluralize
 from graphkit.errors import (
     CheckpointErasedError,
@@ -141,9 +140,12 @@ def prune(
         return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
-    criteria: RetentionOptions = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
-    if older_than is not None:
-        criteria["older_than"] = context.now() - parse_age(older_than)
+    criteria: RetentionOptions = {
+        "keep_last": keep_last,
+        "older_than": context.time_ago(older_than),
+        "keep_tags": keep_tags,
+        "keep_interrupted": not interrupted,
+    }
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
@@ -191,12 +193,10 @@ def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *,
     for found in report.over_limit:
         what = "the store" if found.thread_id is None else escape(found.thread_id)
         context.warn(f"{what} takes {format_bytes(found.size)}; its limit is {format_bytes(found.limit)}")
-    data = {each.name: getattr(report, each.name) for each in fields(report)}
-    data["over_limit"] = [found._asdict() for found in report.over_limit]
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(report.removed, 'checkpoint')} of {pluralize(report.threads, 'thread')}",
-        data,
+        asdict(report),
         exit_code=0 if report.ok else 1,
     )
 
@@ -270,11 +270,9 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
     """Return the status of a thread; None if it is damaged or erased."""
     try:
         return status_of(saver, thread_id)
-    except CheckpointErasedError:
-        return None
-    except CheckpointKeyError:
-        raise
-    except CheckpointerError:
+    except CheckpointerError as error:
+        if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
+            raise
         return None
 
 
@@ -345,20 +343,12 @@ def release(_context: CliContext, directory: str, thread: str, dry_run: bool) ->
     count = count_checkpoints(saver, thread_id)
     data = {"thread": thread_id, "checkpoints": count, "dry_run": dry_run}
     if dry_run:
-        return Message(
-            f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}",
-            data,
-        )
-
+        return Message(f"would release {pluralize(count, 'checkpoint')} of {escape(thread_id)}", data)
     tag = saver.release(RunnableConfig(thread_id))
     released = f"{pluralize(len(tag.checkpoints), 'checkpoint')} of {escape(thread_id)}"
     data["version"] = tag.version
     if tag.version is None:
-        return Message(
-            f"released {released} without keeping them: this saver has no versions",
-            data,
-        )
-
+        return Message(f"released {released} without keeping them: this saver has no versions", data)
     return Message(f"released {released} as version {tag.version}", data)
 
 
@@ -412,33 +402,32 @@ def erase(
         raise UsageError("say what to erase: --thread, --where, or --ledger for what was erased before")
     recorded = None if ledger is None else _open_ledger(ledger, ledger_key)
     saver = open_store(directory)
-    with _open_langgraph_stores(saver, is_wanted=bool(where)) as stores:
-        metadata = parse_assignments(where, "erase")
-        selection = _select(saver, thread, metadata)
-        names = selection.thread_ids
-        is_missing = thread is not None and not names
-        if is_missing:
-            what = f"what earlier deletes have left (there is no thread {escape(str(thread))})"
-        elif thread is not None or where:
-            what = _describe(saver, names, stores)
-        else:
-            what = f"what {escape(str(ledger))} has recorded"
-        if dry_run:
-            return Message(f"would erase {what}", {"threads": names, "stores": [*stores], "dry_run": True})
-        if not yes and not confirm(context, f"erase {what}, for good?"):
-            return Message("nothing was erased", {"reports": [], "ok": False}, exit_code=1)
-        if thread is not None:
-            # Also a thread that is gone: an erasure of it may have been cut short, and is completed.
-            whole_id = thread if is_missing else names[0]
-            reports = [erasure.erase(saver, whole_id, ledger=recorded, full=full)]
-        elif where:
-            # Not `erase_where`, which would select again: what was written since the question is not confirmed.
-            opened = [*stores.values()]
-            reports = erasure.erase_selection(saver, selection, metadata, stores=opened, ledger=recorded, full=full)
-        else:
-            assert recorded is not None
-            reports = recorded.apply(saver, full=full)
-    return _show(reports, [*stores], missing=thread if is_missing else None)
+    stores = _open_langgraph_stores(saver) if where else {}
+    metadata = parse_assignments(where, "erase")
+    selection = _select(saver, thread, metadata)
+    names = selection.thread_ids
+    missing = None if names else thread
+    if missing is not None:
+        what = f"what earlier deletes have left (there is no thread {escape(missing)})"
+    elif thread is not None or where:
+        what = _describe(saver, names, stores)
+    else:
+        what = f"what {escape(str(ledger))} has recorded"
+    if dry_run:
+        return Message(f"would erase {what}", {"threads": names, "stores": [*stores], "dry_run": True})
+    if not yes and not confirm(context, f"erase {what}, for good?"):
+        return Message("nothing was erased", {"reports": [], "ok": False}, exit_code=1)
+    if thread is not None:
+        # Also a thread that is gone: an erasure of it may have been cut short, and is completed.
+        reports = [erasure.erase(saver, names[0] if names else thread, ledger=recorded, full=full)]
+    elif where:
+        # Not `erase_where`, which would select again: what was written since the question is not confirmed.
+        opened = [*stores.values()]
+        reports = erasure.erase_selection(saver, selection, metadata, stores=opened, ledger=recorded, full=full)
+    else:
+        assert recorded is not None
+        reports = recorded.apply(saver, full=full)
+    return _show(reports, [*stores], missing=missing)
 
 
 def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
@@ -457,40 +446,27 @@ def _select(saver: BaseCheckpointSaver, typed: str | None, metadata: Mapping[str
     """Return the threads that the user means; none if the typed one is gone, or if the ledger has to say."""
     from graphkit._erasure import Selection, select_threads
 
-    if typed is None and not metadata:
-        return Selection([], [])
-    if typed is None:
+    if metadata:
         return select_threads(saver, metadata)
-    try:
-        return Selection([require_whole_id(saver, typed)], [])
-    except (CheckpointNotFoundError, UsageError):
+    names: list[str] = []
+    if typed is not None:
         # There may be others that begin with this. They are not meant: the user was told to type the whole id.
-        return Selection([], [])
+        with suppress(CheckpointNotFoundError, UsageError):
+            names.append(require_whole_id(saver, typed))
+    return Selection(names, [])
 
 
-@contextmanager
-def _open_langgraph_stores(saver: BaseCheckpointSaver, *, is_wanted: bool) -> Iterator[Mapping[str, Any]]:
+def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
     """Open LangGraph's store and cache in the directory of a saver; by what their entries are called."""
-    if not is_wanted or not isinstance(saver, HasBaseDirectory) or not has_entries(Path(saver.base_directory)):
-        yield {}
-        return
-    # By name, since graphkit does not import savers.
-    opened = importlib.import_module("savers.langgraph.entry_log").open_logs(saver.base_directory)
-    found = dict(opened)
-    try:
-        yield found
-    finally:
-        for entry_log in found.values():
-            entry_log.close_files()
+    stores = call_for_entries(saver, "open_logs")
+    for store in stores.values():
+        close_in_the_end(store.close_files)
+    return stores
 
 
 def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Mapping[str, Any]) -> str:
     """Return what is to be erased, for a question."""
-    parts: list[str] = []
-    if len(names) == 1:
-        parts.append(escape(names[0]))
-    else:
-        parts.append(pluralize(len(names), "thread"))
+    parts = [escape(names[0]) if len(names) == 1 else pluralize(len(names), "thread")]
     if saver.measures_size:
         parts[0] += f", {format_bytes(sum(map(saver.size, names)))}"
     if "item" in stores:

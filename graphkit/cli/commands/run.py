@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -110,9 +109,7 @@ def submit(
     """
     values = parse_json_object(context.read_value(given), "--input")
     metadata = parse_assignments(meta, "--meta")
-    begin = None
-    if at is not None:
-        begin = parse_time(at, "--at", context.zone)
+    begin = None if at is None else parse_time(at, "--at", context.zone)
     graph = load_app(app, directory, create=True)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 
@@ -218,30 +215,16 @@ def _follow(
                 steps += 1
             yield _step_view(context, last, steps, monotonic() - start)
 
-    is_early = last is not None and not last.is_end and not isinstance(last, InterruptionMetadata)
-    if is_early:
+    if isinstance(last, InterruptionMetadata):
+        yield _stop_view(context, config.thread, last, steps, app=app, directory=directory)
+    elif last is not None and not last.is_end:
         status = status_of(require_saver(graph), config.thread)
-        data = {"thread": config.thread, "status": status}
+        data: dict[str, Any] = {"thread": config.thread, "status": status}
         yield Message(f"{escape(config.thread)} is {status}: its time has not come", data)
-        return
-    end = _end_view(config.thread, last, steps)
-    if not isinstance(last, InterruptionMetadata):
-        yield end
-        return
-
-    # The hint is the command that continues the run.
-    waiting = [interrupt.when for interrupt in last.interrupts if interrupt.due is None]
-    resume = ("resume", directory, config.thread, "--app", app)
-    answer = ("answer", directory, config.thread)
-    if "inside" not in waiting:
-        hint = format_command(context, *resume)
-    elif not directory:  # `answer` has no --app, whose graph has the saver
-        hint = format_command(context, *resume, "--value", "...")
-    elif len(waiting) > 1:  # asks for one after another
-        hint = format_command(context, *answer)
     else:
-        hint = format_command(context, *answer, "--text", "...")
-    yield replace(end, hint=hint)
+        state = None if last is None else dict(last.state)
+        data = {"thread": config.thread, "status": "finished", "state": state}
+        yield Message(f"{escape(config.thread)} finished after {pluralize(steps, 'step')}", data)
 
 
 def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: float) -> Text:
@@ -267,18 +250,32 @@ def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: fl
     return Text(cut(line.rstrip(), context.line_width), data)
 
 
-def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
+def _stop_view(
+    context: CliContext, thread_id: str, last: InterruptionMetadata, steps: int, *, app: str, directory: str
+) -> Message:
+    """Return how a run stopped; the hint is the command that continues it."""
     name = escape(thread_id)
     count = pluralize(steps, "step")
-    data: dict[str, Any] = {"thread": thread_id}
-    if isinstance(last, InterruptionMetadata) and last.is_cancelled:
-        data["status"] = "cancelled"
-        data["reason"] = last.reason()
-        return Message(f"{name} was {describe_cancellation(last.metadata)}, after {count}", data)
-    if isinstance(last, InterruptionMetadata):
-        # What waits for a human comes first.
-        data["status"] = "interrupted" if last.due is None else "sleeping"
-        data["interrupts"] = [
+    resume = ("resume", directory, thread_id, "--app", app)
+    if last.is_cancelled:
+        data = {"thread": thread_id, "status": "cancelled", "reason": last.reason()}
+        sentence = f"{name} was {describe_cancellation(last.metadata)}, after {count}"
+        return Message(sentence, data, hint=format_command(context, *resume))
+
+    answer = ("answer", directory, thread_id)
+    waiting = [interrupt.when for interrupt in last.interrupts if interrupt.due is None]
+    if "inside" not in waiting:
+        hint = format_command(context, *resume)
+    elif not directory:  # `answer` has no --app, whose graph has the saver
+        hint = format_command(context, *resume, "--value", "...")
+    elif len(waiting) > 1:  # asks for one after another
+        hint = format_command(context, *answer)
+    else:
+        hint = format_command(context, *answer, "--text", "...")
+    data = {
+        "thread": thread_id,
+        "status": "interrupted" if last.due is None else "sleeping",  # what waits for a human comes first
+        "interrupts": [
             {
                 "id": stop.id,
                 "node": stop.node_id,
@@ -289,15 +286,9 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
                 "deadline": None if stop.waiting is None else stop.waiting.deadline,
             }
             for stop in last.interrupts
-        ]
-        stops = _describe_stops(last)
-        return Message(f"{name} stopped after {count} and waits {stops}", data)
-
-    data["status"] = "finished"
-    data["state"] = None
-    if last is not None:
-        data["state"] = dict(last.state)
-    return Message(f"{name} finished after {count}", data)
+        ],
+    }
+    return Message(f"{name} stopped after {count} and waits {_describe_stops(last)}", data, hint=hint)
 
 
 def _describe_stops(output: InterruptionMetadata) -> str:
@@ -398,7 +389,7 @@ _SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
 
 @click.command("graph", cls=Command)
 @options.directory
-@click.argument("thread", metavar="[THREAD]", required=False, help="The thread whose path to draw.")
+@click.argument("thread", required=False, help="The thread whose path to draw.")
 @options.checkpoint_id
 @options.maybe_app
 @click.option(
@@ -446,26 +437,17 @@ def graph(
         is_text = form is GraphRepresentation.Type.TEXT
         if is_text and latest.next_node_id not in {None, path[-1]}:  # where the run continues
             nodes.append(str(latest.next_node_id))
-        for source, target in pairwise(nodes):
+        for source, target in dict.fromkeys(pairwise(nodes)):
             targets = drawn.edges.setdefault(source, [])
             assert isinstance(targets, list)
-            if target not in targets:
-                targets.append(target)
+            targets.append(target)
     else:
         drawn = compiled.topology
         if fingerprint is not None and fingerprint != drawn.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
     drawing = draw(drawn, form, config.thread, path=path, current=latest.next_node_id).content
 
-    return Text(
-        drawing,
-        {
-            "thread": config.thread,
-            "fingerprint": fingerprint,
-            "path": path,
-            "drawing": drawing,
-        },
-    )
+    return Text(drawing, {"thread": config.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
 
 
 def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
@@ -487,7 +469,7 @@ _COLUMNS: Final = (
     Column("last_due", "LAST", "age"),
     Column("input", "INPUT", "value"),
 )
-_name = click.argument("name", metavar="NAME", help="The name of the schedule.")
+_name = click.argument("name", help="The name of the schedule.")
 
 
 class _UnknownScheduleError(GraphKitError):
@@ -503,7 +485,7 @@ class _UnknownScheduleError(GraphKitError):
 @click.command("schedule-add", cls=Command)
 @options.directory
 @_name
-@click.argument("cron", metavar="CRON", help="Five fields: minute, hour, day, month, weekday.")
+@click.argument("cron", help="Five fields: minute, hour, day, month, weekday.")
 @options.run_input
 @click.option("--timezone", metavar="ZONE", help="The zone of CRON, such as Europe/Zurich. Default: UTC.")
 @click.option("--graph-id", metavar="ID", help="The graph, for workers that serve several.")
@@ -552,7 +534,7 @@ def schedule_list(context: CliContext, directory: str) -> Table:
 @click.command("schedule-remove", cls=Command)
 @options.directory
 @_name
-def schedule_remove(context: CliContext, directory: str, name: str) -> Message:  # noqa: ARG001 - of every command
+def schedule_remove(_context: CliContext, directory: str, name: str) -> Message:
     """Remove a schedule. Runs that it submitted stay.
 
     Example: graphkit schedule remove runs report

@@ -19,10 +19,9 @@ from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_unreadable, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import ROWS
 from graphkit.cli.render import Column, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
-from graphkit.cli.values import parse_age, parse_assignments, pluralize
+from graphkit.cli.values import parse_assignments, pluralize
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _ABSENT: Final = object()
@@ -34,7 +33,7 @@ _STATUSES: Final = (*STATUSES, "damaged", "sealed", "erased")
 _SORTS: Final = ("id", "age", "size", "checkpoints")
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
-    Column("status", "STATUS", "status"),
+    Column("status", "STATUS", "whole"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
     Column("checkpoints", "SAVED", "number"),
@@ -71,7 +70,7 @@ _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
     help="Sort key; the newest, largest or most come first. Default: age at a terminal, for up to 1,000 threads; "
     "otherwise id.",
 )
-@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N threads.")
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N threads.")
 @click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
 @click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
 @with_placeholder_types
@@ -96,8 +95,8 @@ def threads(
     Example: graphkit threads runs --status interrupted --sort age
     """
     metadata = parse_assignments(meta, "--meta")
-    since = _time_ago(context, newer)
-    before = _time_ago(context, older)
+    since = context.time_ago(newer)
+    before = context.time_ago(older)
 
     def is_wanted(row: Row) -> bool:
         stored = row.get("metadata") or {}
@@ -149,12 +148,6 @@ def _sort_key(row: Row, sort: str) -> float:
         return row[sort] or 0
     updated: datetime | None = row["updated"]
     return 0.0 if updated is None else updated.timestamp()
-
-
-def _time_ago(context: CliContext, age: str | None) -> datetime | None:
-    if age is None:
-        return None
-    return context.now() - parse_age(age)
 
 
 def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:

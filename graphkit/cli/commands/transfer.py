@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit._saver.incomplete import check_target, refuse_incomplete
 from graphkit._transfer.copying import check_stores
 from graphkit._transfer.importing import LineReader, check_threads, sync_directory
@@ -19,11 +18,9 @@ from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import complete_thread
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_chosen, find_thread, join_some, load_app
 from graphkit.cli.stores import (
-    KEY_FILE,
     POSTGRES,
     SECONDS_UNTIL_SYNC,
     SQLITE,
@@ -50,7 +47,7 @@ _NAMES_WITHIN_STORE: Final = 2
     metavar="THREAD NEW",
     nargs=-1,
     help="The thread, and the id of its copy. With --to: only these threads; default: all.",
-    shell_complete=complete_thread,
+    shell_complete=options.complete_thread,
 )
 @click.option(
     "--to", metavar="STORE", help="Copy to this store, created if it is missing: a directory, or kind:argument."
@@ -119,8 +116,7 @@ def _copy_within(directory: str, threads: Sequence[str], *, dry_run: bool) -> Me
     saver = open_store(directory)
     source = find_thread(saver, thread)
     count = count_checkpoints(saver, source)
-    checkpoints = pluralize(count, "checkpoint")
-    what = f"{checkpoints} of {escape(source)} to {escape(target)}"
+    what = f"{pluralize(count, 'checkpoint')} of {escape(source)} to {escape(target)}"
     data = {
         "thread": target,
         "from": source,
@@ -158,14 +154,7 @@ _END_KEY: Final = '"end":'
 @click.command("export", cls=Command)
 @options.directory
 @click.argument("threads", metavar="[THREAD]...", nargs=-1, help="Only these threads.")
-@click.option(
-    "--output",
-    "-o",
-    metavar="FILE",
-    default=_STANDARD_STREAM,
-    help="The file to write; - is standard output.",
-    show_default=False,
-)
+@options.output
 @click.option("--raw", is_flag=True, help="Write the log files unchanged instead of readable lines.")
 @click.option("--versions/--no-versions", default=True, help="Whether to include released histories.")
 @click.option("--plaintext", is_flag=True, help="Write readable lines although the store is sealed.")
@@ -215,10 +204,7 @@ def export(
             return None
         count = write_to_file(Path(output), lines, _END_KEY)
 
-    return Message(
-        f"exported {pluralize(count, 'thread')} to {escape(output)}",
-        {"threads": count, "file": output},
-    )
+    return Message(f"exported {pluralize(count, 'thread')} to {escape(output)}", {"threads": count, "file": output})
 
 
 def _types_of(app: str | None) -> tuple[type, ...]:
@@ -268,7 +254,7 @@ def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
 
 @click.command("import", cls=Command)
 @options.directory
-@click.argument("file", metavar="FILE", help="A file that `export` wrote, in either form; - is standard input.")
+@click.argument("file", help="A file that `export` wrote, in either form; - is standard input.")
 @options.dry_run
 @options.maybe_app
 def import_(
@@ -287,9 +273,7 @@ def import_(
     """
     from graphkit.transfer import import_threads
 
-    with ExitStack() as stack:
-        file_lines = stack.enter_context(_open_input(context, file))
-        progress = stack.enter_context(context.progress("importing"))
+    with _open_input(context, file) as file_lines, context.progress("importing") as progress:
         # Nothing is created for a file that is none of graphkit's, so that its first line is read before the store is
         # opened, and put back.
         header = next(file_lines, "")
@@ -338,7 +322,7 @@ _MAX_PROBLEMS: Final = 5
 
 
 @click.command("import-langgraph-sqlite", cls=Command)
-@click.argument("file", metavar="FILE", help="The database of a SqliteSaver; the command only reads its tables.")
+@click.argument("file", help="The database of a SqliteSaver; the command only reads its tables.")
 @_target
 def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> Message:
     """Copy LangGraph's threads from a SQLite file, with checkpoints, writes, metadata and ids.
@@ -355,7 +339,7 @@ def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> M
 
 
 @click.command("import-langgraph-postgres", cls=Command)
-@click.argument("dsn", metavar="DSN", help="The database of a PostgresSaver; the command only reads its tables.")
+@click.argument("dsn", help="The database of a PostgresSaver; the command only reads its tables.")
 @_target
 def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> Message:
     """Copy LangGraph's threads from PostgreSQL, as they are at this moment.
@@ -368,9 +352,9 @@ def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> 
 
 
 def _import(context: CliContext, import_: Callable[..., Any], database: str, directory: str) -> Message:
-    target, options = open_target(directory)
+    target, keys = open_target(directory)
     with context.progress("importing") as progress:
-        report = import_(database, target, progress=progress, **options)
+        report = import_(database, target, progress=progress, **keys)
     return _describe_report(report, "imported", directory)
 
 
@@ -400,7 +384,7 @@ def _describe_report(report: Any, verb: str, place: str) -> Message:
 
 @click.command("export-langgraph-sqlite", cls=Command)
 @options.directory
-@click.argument("database", metavar="DATABASE", help="The database of a SqliteSaver, created if it is missing.")
+@click.argument("database", help="The database of a SqliteSaver, created if it is missing.")
 @click.option("--thread", "threads", multiple=True, help="Only this thread; repeatable.")
 @click.option("--plaintext", is_flag=True, help="Write to the database although the store is sealed.")
 def export_langgraph_sqlite(
@@ -419,20 +403,10 @@ def export_langgraph_sqlite(
     Example: graphkit export-langgraph-sqlite runs checkpoints.sqlite --thread order-17
     """
     saver = open_store(directory)
-    source: object = saver
-    key_file = None
-    if isinstance(saver, HasBaseDirectory):
-        source = saver.base_directory
-        key_file = KEY_FILE.get()
     chosen = find_chosen(saver, threads)
     langgraph = load_langgraph()
     with context.progress("exporting") as progress:
         report = langgraph.export_langgraph_sqlite(
-            source,
-            strip_kind(database, SQLITE),
-            threads=chosen,
-            progress=progress,
-            cipher=key_file,
-            plaintext=plaintext,
+            saver, strip_kind(database, SQLITE), threads=chosen, progress=progress, plaintext=plaintext
         )
     return _describe_report(report, "exported", database)

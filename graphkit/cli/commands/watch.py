@@ -51,7 +51,7 @@ _DESCRIPTIONS: Final = {
 }
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
-    Column("status", "STATUS", "status"),
+    Column("status", "STATUS", "whole"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
     Column("step", "STEP", "number"),
@@ -144,10 +144,7 @@ def wait(context: CliContext, directory: str, thread: str, until: str, timeout: 
     saver = open_store(directory)
     config = RunnableConfig(find_thread(saver, thread))
     start = monotonic()
-    with (
-        saver.watch(config, until=until) as changes,
-        context.progress(f"waiting for {escape(config.thread)}"),
-    ):
+    with saver.watch(config, until=until) as changes, context.progress(f"waiting for {escape(config.thread)}"):
         seconds = timeout
         while changes.get(seconds) is not None:
             if timeout is not None:
@@ -157,13 +154,10 @@ def wait(context: CliContext, directory: str, thread: str, until: str, timeout: 
     if status is None:
         raise CheckpointNotFoundError(config.thread, hint="it was deleted while `wait` waited for it")
     has_timed_out = status != until and status not in ENDED
-    sentence = f"{escape(config.thread)} is {status}"
-    exit_code = _EXIT_CODES.get(status, 0)
-    if has_timed_out:
-        sentence = f"{escape(config.thread)} is still {status}"
-        exit_code = _TIMED_OUT
     data = {"thread": config.thread, "status": status, "timed_out": has_timed_out}
-    return Message(sentence, data, exit_code=exit_code)
+    if has_timed_out:
+        return Message(f"{escape(config.thread)} is still {status}", data, _TIMED_OUT)
+    return Message(f"{escape(config.thread)} is {status}", data, _EXIT_CODES.get(status, 0))
 
 
 class _ChangeRows:

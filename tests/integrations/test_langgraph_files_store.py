@@ -119,12 +119,12 @@ class Text(str):
     ("value", "path"),
     [
         ({"a": {"b": [1, {2}]}}, "a.b[1]"),
-        ({"a": {1: 2}}, "a.1"),
+        ({"a": {1: 2}}, "a[1]"),
         ({"when": datetime(2026, 1, 1, tzinfo=UTC)}, "when"),
         ({"a": Color.RED}, "a"),
         ({"a": 2**64}, "a"),
         ({"a": ["\ud800"]}, "a[0]"),
-        ({"a": {"\ud800": 1}}, "a.\ud800"),
+        ({"a": {"\ud800": 1}}, r"a['\ud800']"),
         ({"a": LIST_IN_ITSELF}, "a" + 99 * "[0]"),
         ([1], ""),
     ],
@@ -392,6 +392,8 @@ def arithmetic(request, monkeypatch):
         pytest.importorskip("numpy")
     else:
         monkeypatch.setitem(sys.modules, "numpy", None)
+        # LangGraph's store remembers what an earlier test has found.
+        monkeypatch.setattr("langgraph.store.memory._check_numpy", lambda: False)
 
 
 def put_texts(store):

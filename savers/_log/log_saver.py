@@ -1000,10 +1000,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         Returns:
             A tuple with its result; None if it was not called, or in vain.
-
-        Raises:
-            InUseError: another thread of execution uses the medium for a moment. The function was not
-                called. It may be called without waiting as soon as that one is ready.
         """
         return None
 

@@ -25,7 +25,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointFormatError
-from graphkit.saver_kit import check_count
+from graphkit.saver_kit import check_count, check_time
 from savers._audit.chain import AuditReport, ChainChecker, KeySource, SignatureChecker, Signer
 from savers._audit.digests import Digester
 from savers._audit.entries import (
@@ -585,11 +585,14 @@ class AuditLog:
             since: only those that began then or later; aware.
 
         Raises:
+            ValueError: `since` is naive.
             CheckpointerConfigurationError: a principal or a thread is named, the log has keyed digests of
                 them, and this object was made without that key; or the other way round.
             CheckpointCorruptionError: the log is damaged; `verify` says where.
             CheckpointStorageError: the file system refused.
         """
+        if since is not None:
+            check_time("since", since)
         names_what_is_hidden = principal is not None or thread_id is not None
         if names_what_is_hidden and not self.digester.has_made(next(self._read_whole(), None)):
             raise CheckpointerConfigurationError(

@@ -36,6 +36,7 @@ from graphkit.saver_kit import (
     RetentionOptions,
     ThreadLike,
     check_tags,
+    check_time,
     check_writes,
     find_waiting_interrupts,
     get_held_run_locks,
@@ -937,12 +938,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             The threads that were deleted, sorted.
 
         Raises:
-            ValueError: `idle_since` has no time zone.
+            ValueError: `idle_since` is naive.
             CheckpointStorageError: the medium refused. Of all threads (None), those that it could
                 delete are deleted.
         """
-        if idle_since.tzinfo is None:
-            raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
+        check_time("idle_since", idle_since)
         thread_id = resolve_optional(thread)
         thread_ids = self._list_possibly_idle(thread_id, idle_since)
         if thread_id is None:

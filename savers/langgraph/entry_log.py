@@ -170,35 +170,6 @@ class EntriesRepair:
         return 0 if self.refused else self.before.entries
 
 
-def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
-    """Read every byte of a log, and report what is wrong with it.
-
-    Takes no lock. A log that a writer changes meanwhile is read again, up to three times.
-
-    Args:
-        io: the file system.
-        path: the file.
-        kind: the kind of the log.
-
-    Raises:
-        OSError: the file system refused.
-    """
-    medium = FileLogBytes(io, path)
-    frames = EntryFrames(medium, _identify(kind))
-    report = nothing = EntriesReport(path=layout.join(kind, layout.LOG))
-    for _ in range(_MAX_ATTEMPTS):
-        try:
-            if not medium.open():
-                break
-            report = _examine(frames, nothing)
-            is_unchanged = medium.refresh(report.size) is Change.NONE
-        finally:
-            frames.close()
-        if report.ok or is_unchanged:
-            break
-    return report
-
-
 def _examine(frames: EntryFrames, nothing: EntriesReport) -> EntriesReport:
     """Return the report of a log that is open, given that of none."""
     size = frames.bytes.size
@@ -486,11 +457,26 @@ class EntryLog:
     def verify(self) -> EntriesReport:
         """Read every byte of the log and report damage. Change nothing, and block no writer.
 
+        A log that a writer changes meanwhile is read again, up to three times.
+
         Raises:
             CheckpointStorageError: the file system refused.
         """
+        medium = FileLogBytes(self._io, self.path)
+        frames = EntryFrames(medium, _identify(self._kind))
+        report = nothing = EntriesReport(path=layout.join(self._kind, layout.LOG))
         with StorageErrors("read", self.path):
-            return examine(self._io, self.path, self._kind)
+            for _ in range(_MAX_ATTEMPTS):
+                try:
+                    if not medium.open():
+                        break
+                    report = _examine(frames, nothing)
+                    is_unchanged = medium.refresh(report.size) is Change.NONE
+                finally:
+                    frames.close()
+                if report.ok or is_unchanged:
+                    break
+        return report
 
     def repair(self) -> EntriesRepair:
         """Rewrite a damaged log from its good records; keep a copy of the damaged one.
@@ -505,7 +491,7 @@ class EntryLog:
         with StorageErrors("repair", self.path), self.mutex, self._write_lock:
             frames = self.frames
             medium = frames.bytes
-            before = examine(self._io, self.path, self._kind)
+            before = self.verify()
             self.close()
             try:
                 self._refresh()

@@ -37,7 +37,6 @@ from savers.langgraph.encoding import (
     encode_successor,
     encode_writes,
     find_missing,
-    pack_writes,
     serialize_checkpoint,
 )
 from savers.langgraph.histories import (
@@ -239,9 +238,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             writes: the writes.
             metadata: the metadata of the checkpoint: they may decide about the key of the history.
         """
-        self._histories.put_writes(
-            parse_config(config), checkpoint_id, pack_writes(writes), lambda: pack_metadata(metadata or {})
-        )
+        self._histories.put_writes(parse_config(config), checkpoint_id, writes, lambda: pack_metadata(metadata or {}))
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

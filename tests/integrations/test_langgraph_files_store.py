@@ -153,6 +153,13 @@ def test_a_key_that_cannot_be_stored_is_refused(store, key):
     assert store.search(()) == []
 
 
+@pytest.mark.parametrize("ttl", [float("inf"), float("nan"), 1e12])
+def test_a_ttl_that_no_time_can_hold_is_refused(store, ttl):
+    with pytest.raises(ValueError, match="ttl"):
+        store.put(("a",), "k", {"x": 1}, ttl=ttl)
+    assert store.get(("a",), "k") is None
+
+
 # Searches
 
 

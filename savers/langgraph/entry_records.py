@@ -133,7 +133,7 @@ def check_names(namespace: Namespace, key: str) -> None:
             str.encode(name)
         except (TypeError, UnicodeEncodeError) as error:
             where = f"the key {key!r} of {namespace!r}"
-            reason = f"a key and the labels of a namespace must be Unicode text: {error}"
+            reason = "a key and the labels of a namespace must be text that UTF-8 can hold"
             raise CheckpointSerializationError(where, type(name).__name__, reason) from error
 
 

@@ -30,7 +30,7 @@ from langgraph.store.base import (
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 from savers.langgraph.entry_records import Namespace
-from savers.langgraph.refusals import RefusedValueError, find_refused, list_content, name_class
+from savers.langgraph.refusals import RefusedValueError, find_refused, list_content
 
 _OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -79,7 +79,7 @@ def _convert(value: Any) -> Any:
         RefusedValueError: the value cannot be converted without loss.
     """
     if isinstance(value, Enum):
-        raise RefusedValueError(name_class(type(value)), _HINT)
+        raise RefusedValueError(type(value).__name__, _HINT)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return list(value)
     if isinstance(value, Mapping):
@@ -93,7 +93,7 @@ def _convert(value: Any) -> Any:
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    raise RefusedValueError(name_class(type(value)), _HINT)
+    raise RefusedValueError(type(value).__name__, _HINT)
 
 
 def _list_parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ This module is provisional until 1.0: its names may change between minor version
 
 from typing import TYPE_CHECKING, Final
 
-from graphkit._options import check_count, check_function
+from graphkit._options import check_count, check_function, check_time
 from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import generate_id
 from graphkit._records.config import ConfigLike, ThreadLike, acting_as, check_limit, get_principal, resolve_thread_id
@@ -101,6 +101,7 @@ __all__ = [
     "check_function",
     "check_limit",
     "check_tags",
+    "check_time",
     "check_writes",
     "copy_thread",
     "derive_status",

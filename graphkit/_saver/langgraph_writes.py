@@ -99,9 +99,11 @@ def _read_writes(writes: Mapping[str, Any], index: int) -> Iterator[tuple[str, s
     """Yield id, path, type and bytes of the control writes with this index, of tasks that have not finished."""
     for task_id in _list_open_tasks(writes, index):
         record = writes[f"{WRITE}{index}:{task_id}"]
-        if isinstance(record, (list, tuple)) and len(record) == _FIELDS:  # a caller may use such a key, too
+        # A caller may use such a key, too, and record anything under it.
+        if isinstance(record, (list, tuple)) and len(record) == _FIELDS:
             path, _, _, _, type_name, data = record
-            yield task_id, path, type_name, data
+            if isinstance(path, str) and isinstance(type_name, str) and isinstance(data, bytes):
+                yield task_id, path, type_name, data
 
 
 def _list_open_tasks(writes: Mapping[str, Any], index: int) -> Sequence[str]:

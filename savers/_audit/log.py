@@ -20,12 +20,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointFormatError
-from graphkit.saver_kit import check_count
+from graphkit.saver_kit import check_count, check_time
 from savers._audit.chain import AuditReport, ChainChecker, KeySource, SignatureChecker, Signer
 from savers._audit.digests import Digester
 from savers._audit.entries import (
@@ -43,11 +42,11 @@ from savers._audit.entries import (
     to_canonical,
 )
 from savers._filesystem import layout
-from savers._filesystem.io import DirectoryGuard, FileIO, preload_modules
-from savers._filesystem.lock import WriteLock, is_locked
-from savers._filesystem.log_bytes import FileId, FileLogBytes
+from savers._filesystem.io import FileIO, preload_modules
+from savers._filesystem.lock import is_locked
+from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.rewrite import renew
-from savers._filesystem.store import StorageErrors, make_room, make_root
+from savers._filesystem.store import LOG_LOCK_TIMEOUT, LogDirectory, StorageErrors
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import META, WRITE, IncompleteLog
 from savers._log.frame_log import FrameLog, NamedIdentity
@@ -57,8 +56,6 @@ from savers._threads import call_after_fork
 if TYPE_CHECKING:
     from graphkit.abc import BaseCheckpointSaver
 
-_LOCK_TIMEOUT: Final = 10.0
-"""How many seconds a writer waits for another one, and a reader for the file that one is about to begin."""
 _PREFIX: Final = "audit-"
 _SUFFIX: Final = ".log"
 _SIGNED: Final = b'"signature":"'
@@ -76,22 +73,12 @@ def identify(number: int) -> NamedIdentity:
 
 
 class _LogFiles:
-    """The files of a log, in their directory: their names, their lock, and how they are read."""
+    """The files of a log, in their directory: their names, and how they are read."""
 
-    def __init__(self, root: str, io: FileIO) -> None:
-        self.root = root
-        self.io = DirectoryGuard(io, root, make_room)
-        self._lock_path = layout.join(root, "lock")
-        self._make = partial(make_root, self.io, root)
-        self._make_lock()
-
-    def _make_lock(self) -> None:
-        self.write_lock = WriteLock(self.io, self._lock_path, self._make, _LOCK_TIMEOUT)
-
-    def close_after_fork(self) -> None:
-        """Let go of the lock of the parent, in the child of a fork."""
-        self.write_lock.close_after_fork()
-        self._make_lock()
+    def __init__(self, root: str | os.PathLike[str], io: FileIO | None) -> None:
+        self.directory = LogDirectory(root, "", io)
+        self.root = self.directory.root
+        self.io = self.directory.io
 
     def path_of(self, number: int) -> str:
         return layout.join(self.root, f"{_PREFIX}{number:06}{_SUFFIX}")
@@ -105,23 +92,6 @@ class _LogFiles:
     def find_last(self) -> int:
         """Return the number of the last file; 0 if there is none."""
         return max(self.list_numbers(), default=0)
-
-    def make_medium(self, number: int) -> FileLogBytes:
-        """Return the bytes of a file, to append to it."""
-        return FileLogBytes(
-            self.io,
-            self.path_of(number),
-            self.write_lock,
-            make_directories=self._prepare_to_create,
-            sync_names=self.sync_names,
-        )
-
-    def _prepare_to_create(self) -> None:
-        self._make()
-        self.write_lock.reopen()
-
-    def sync_names(self, _file: FileId | None = None) -> None:
-        self.io.fsync_dir(self.root)
 
     def read(self, checker: ChainChecker) -> Iterator[Entry]:
         """Yield the entries of all files, and tell a checker what is wrong. Takes no lock."""
@@ -172,9 +142,9 @@ class _LogFiles:
         A writer ends a file, syncs it and begins the next one without freeing the lock. So if the lock is
         free after `end` was read, the file is there, or the writer died.
         """
-        deadline = monotonic() + _LOCK_TIMEOUT
+        deadline = monotonic() + LOG_LOCK_TIMEOUT
         while True:
-            has_writer = is_locked(self._lock_path)
+            has_writer = is_locked(self.directory.lock_path)
             last = self.find_last()
             if last >= number or not has_writer or monotonic() > deadline:
                 return last
@@ -229,7 +199,9 @@ class _AuditFile:
         self.mutex = mutex
         self.number = number
         self._files = files
-        self.frames: FrameLog[FileLogBytes, NamedIdentity] = FrameLog(files.make_medium(number), identify(number))
+        self.frames: FrameLog[FileLogBytes, NamedIdentity] = FrameLog(
+            files.directory.make_medium(files.path_of(number)), identify(number)
+        )
         self._start = start
         self._start_sign_every = sign_every
         self._known = BEGINNING
@@ -333,7 +305,7 @@ class _AuditFile:
         medium = self.frames.bytes
         try:
             medium.io.fdatasync(medium.fd)
-            self._files.sync_names()
+            self._files.directory.sync_names()
         except OSError:
             medium.durability.note_failed_sync()
             raise
@@ -391,9 +363,7 @@ class AuditLog:
         }
         self.digester = Digester(digest_key)
         self._signer = None if signing_key is None else Signer(signing_key)
-        # Absolute: after a change of the working directory, this goes on with the same log.
-        root = str(Path(directory).absolute())
-        self._files = _LogFiles(root, FileIO() if io is None else io)
+        self._files = _LogFiles(directory, io)
         self._sign_every = sign_every
         self._max_bytes = max_bytes
         self._sync_mode = make_sync_mode("always")
@@ -441,7 +411,7 @@ class AuditLog:
         """
         entry = self.digester.hide(fields)
         with StorageErrors("write", self._files.root):
-            with self._mutex, self._files.write_lock:
+            with self._mutex, self._files.directory.write_lock:
                 file = self._make_ready()
                 start = file.frames.end
                 file.append(entry)
@@ -545,7 +515,7 @@ class AuditLog:
         """
         with StorageErrors("write", self._files.root), self._mutex:
             if self._file is not None or self._gaps:
-                with self._files.write_lock:
+                with self._files.directory.write_lock:
                     try:
                         file = self._make_ready() if self._gaps else self._find_end()
                         if self._signer is not None and file.unsigned:
@@ -556,14 +526,14 @@ class AuditLog:
                         if self._file is not None:
                             self._file.close()
                         self._file = None
-            self._files.write_lock.close()
+            self._files.directory.write_lock.close()
 
     def _close_after_fork(self) -> None:
         """Start over in the child of a fork: it shares locks and positions with the parent."""
         if self._file is not None:
             self._file.frames.bytes.close_after_fork()
             self._file.close()
-        self._files.close_after_fork()
+        self._files.directory.close_after_fork()
         self._reset()
 
     # Reading
@@ -585,11 +555,14 @@ class AuditLog:
             since: only those that began then or later; aware.
 
         Raises:
+            ValueError: `since` is naive.
             CheckpointerConfigurationError: a principal or a thread is named, the log has keyed digests of
                 them, and this object was made without that key; or the other way round.
             CheckpointCorruptionError: the log is damaged; `verify` says where.
             CheckpointStorageError: the file system refused.
         """
+        if since is not None:
+            check_time("since", since)
         names_what_is_hidden = principal is not None or thread_id is not None
         if names_what_is_hidden and not self.digester.has_made(next(self._read_whole(), None)):
             raise CheckpointerConfigurationError(

@@ -8,6 +8,7 @@ import weakref
 from contextlib import closing, suppress
 from functools import partial, wraps
 from logging import getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, final
 
 from graphkit.errors import (
@@ -18,7 +19,7 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers._filesystem import catalog, layout
-from savers._filesystem.io import DirectoryGuard, describe_file_type, preload_modules
+from savers._filesystem.io import DirectoryGuard, FileIO, describe_file_type, preload_modules
 from savers._filesystem.lock import RunLock, WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes, ReleasedFileBytes
 from savers._filesystem.marker import MarkerFile
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from graphkit.saver_kit import Codec
     from savers._cipher import KeyRing
     from savers._compression import Compression
-    from savers._filesystem.io import FileIO
     from savers._filesystem.layout import ThreadDirectory
     from savers._options import Fsync
 
@@ -48,6 +48,9 @@ _LEAST_WRITE_WAIT: Final = 1.0
 """Seconds that a writer waits for another one, also if no run is to wait for another run. Several threads share a
 write lock: with lock_timeout=0, a run would be refused because that of another thread writes at this moment. It
 does so for some ten microseconds."""
+_LOCK_OF_LOGS: Final = "lock"
+LOG_LOCK_TIMEOUT: Final = 10.0
+"""How many seconds a writer of a LogDirectory waits for another one."""
 
 
 class Leftovers:
@@ -469,6 +472,66 @@ def make_root(io: FileIO, root: str) -> None:
         raise CheckpointerConfigurationError(f"{error.filename} is a file; name a directory") from error
     for directory in missing:
         io.fsync_dir(os.path.dirname(directory))
+
+
+@final
+class LogDirectory:
+    """A directory with logs that are not those of threads, all under one write lock.
+
+    Attributes:
+        root: the directory that is made with those above it.
+        path: the directory of the logs: the root, or one in it.
+        io: the file system.
+        write_lock: held by the process that appends.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], name: str, io: FileIO | None) -> None:
+        """Name a directory; `make` makes it.
+
+        Args:
+            root: the path of the root, which stays the same whatever the working directory becomes.
+            name: that of the directory in it; "" for the root itself.
+            io: the file system; None for the real one.
+        """
+        self.root = str(Path(root).absolute())
+        self.path = layout.join(self.root, name) if name else self.root
+        self.io = DirectoryGuard(FileIO() if io is None else io, self.root, make_room)
+        self.lock_path = layout.join(self.path, _LOCK_OF_LOGS)
+        self._make_lock()
+
+    def _make_lock(self) -> None:
+        self.write_lock = WriteLock(self.io, self.lock_path, self.make, LOG_LOCK_TIMEOUT)
+
+    def close_after_fork(self) -> None:
+        """Let go of the lock of the parent, in the child of a fork."""
+        self.write_lock.close_after_fork()
+        self._make_lock()
+
+    def make(self) -> None:
+        """Make the directory and those above it, where they are missing."""
+        make_root(self.io, self.root)
+        if self.path != self.root:
+            self.io.mkdir(self.path)
+
+    def make_medium(self, path: str) -> FileLogBytes:
+        """Return the bytes of a log, to append to it."""
+        return FileLogBytes(
+            self.io,
+            path,
+            self.write_lock,
+            make_directories=self._prepare_to_create,
+            sync_names=self.sync_names,
+        )
+
+    def _prepare_to_create(self) -> None:
+        self.make()
+        self.write_lock.reopen()
+
+    def sync_names(self, _file: FileId | None = None) -> None:
+        """Bring the names of files to the disk."""
+        self.io.fsync_dir(self.path)
+        if self.path != self.root:
+            self.io.fsync_dir(self.root)
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()

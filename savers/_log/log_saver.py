@@ -35,6 +35,7 @@ from graphkit.saver_kit import (
     Retention,
     RetentionOptions,
     ThreadLike,
+    check_time,
     check_writes,
     find_waiting_interrupts,
     get_held_run_locks,
@@ -906,12 +907,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             The threads that were deleted, sorted.
 
         Raises:
-            ValueError: `idle_since` has no time zone.
+            ValueError: `idle_since` is naive.
             CheckpointStorageError: the medium refused. Of all threads (None), those that it could
                 delete are deleted.
         """
-        if idle_since.tzinfo is None:
-            raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
+        check_time("idle_since", idle_since)
         thread_id = resolve_optional(thread)
         thread_ids = self._list_possibly_idle(thread_id, idle_since)
         if thread_id is None:
@@ -969,10 +969,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         Returns:
             A tuple with its result; None if it was not called, or in vain.
-
-        Raises:
-            InUseError: another thread of execution uses the medium for a moment. The function was not
-                called. It may be called without waiting as soon as that one is ready.
         """
         return None
 

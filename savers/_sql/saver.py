@@ -207,21 +207,14 @@ class SqlSaver(LogSaver[RowLogBytes]):
         database = self._database
         if appends and not database.writes_at_once:
             return None
-        try:
+        with suppress(InUseError, WouldWaitError), refuse_waiting():
             # Now, because a put that finds the connection in use leaves the log closed.
             if not database.check_free():
                 return None
             log = self._store.shared_log(config.thread, config.checkpoint_ns)
             with hold_if_free(log.mutex) as is_held:
-                if not is_held:
-                    raise InUseError  # noqa: TRY301 - as from `check_free`
-                with suppress(WouldWaitError), refuse_waiting():
-                    if self._is_short(log, config, appends=appends):
-                        return (call(),)
-        except InUseError:
-            if database.writes_at_once:
-                raise
-            # The other one may wait for the disk. A worker thread reads with another connection.
+                if is_held and self._is_short(log, config, appends=appends):
+                    return (call(),)
         return None
 
     def _is_short(self, log: RowLog, config: RunnableConfig, *, appends: bool) -> bool:

@@ -537,7 +537,8 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
     def read_log(
         self, config: RunnableConfig, read: Callable[[AnyLog], _Result], default: _Result, *, operation: str = "get"
     ) -> _Result:
-        return self.delegate.read_log(self._guard.require(operation, config), read, default)  # type: ignore[no-any-return]
+        config = self._guard.require(operation, config)
+        return self.delegate.read_log(config, read, default, operation=operation)  # type: ignore[no-any-return]
 
     def append_to_log(self, config: RunnableConfig, append: Callable[[Any], None]) -> None:
         if self._guard.metadata_of is None:

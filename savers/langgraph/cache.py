@@ -12,10 +12,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
+from savers.langgraph.encoding import serialize
 from savers.langgraph.entry_log import CACHE, EntriesReport, EntryLog, Fsync
-from savers.langgraph.entry_records import Clear, EntryChange, EntryTable, Namespace, Put
+from savers.langgraph.entry_records import Clear, EntryChange, EntryTable, Namespace, Put, check_names
 from savers.langgraph.opening import ContextMethods
-from savers.langgraph.serializer import Deserializer, TypedValue, make_refusal, make_serializer
+from savers.langgraph.serializer import Deserializer, TypedValue, make_serializer
 
 _SECOND: Final = 1_000_000
 
@@ -113,10 +114,8 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
         changes: list[EntryChange] = []
         for (labels, key), (value, ttl) in pairs.items():
             namespace = tuple(labels)
-            try:
-                type_name, data = self.serde.dumps_typed(value)
-            except (TypeError, ValueError) as error:
-                raise make_refusal(_describe((namespace, key)), value, error) from error
+            check_names(namespace, key)
+            type_name, data = serialize(self.serde, value, _describe((namespace, key)))
             put = Put(
                 namespace=namespace,
                 key=key,

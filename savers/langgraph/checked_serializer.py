@@ -26,17 +26,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum, EnumType, Flag
-from functools import cache
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from functools import cache, lru_cache, partial
 from logging import getLogger
-from pathlib import Path
 from types import MemberDescriptorType
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
@@ -56,6 +53,7 @@ from langgraph.store.base import Item
 from ormsgpack import Ext, packb, unpackb
 
 from graphkit.saver_kit import ApplicationType, FieldsError, find_class, get_module_name, is_renamed
+from savers.langgraph.refusals import RefusedValueError, find_refused, list_content, name_class
 
 _LOGGER: Final = getLogger("graphkit")
 _WRITE_OPTIONS: Final = (
@@ -71,8 +69,6 @@ _LOCAL: Final = "<locals>"
 """Part of the qualified name of a class that is defined in a function."""
 _MAX_CLASSES: Final = 1000
 """How many classes are remembered: an application may define classes again and again."""
-_MAX_DEPTH: Final = 100
-"""How deep an error looks for the value that cannot be stored: a list may contain itself."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -82,22 +78,6 @@ Parts = tuple[Any, ...]
 """Module, class and content of a value, and what belongs to its form."""
 Form = Callable[[Any], tuple[int, Parts]]
 """Returns the ext code of a value and its parts."""
-
-
-class RefusedValueError(TypeError):
-    """A value cannot be stored.
-
-    Attributes:
-        path: where in the value that was to be stored it is, such as `[3].when`.
-        type_name: its type.
-        reason: why, and what to do.
-    """
-
-    def __init__(self, type_name: str, reason: str, path: str = "") -> None:
-        super().__init__(reason)
-        self.path = path
-        self.type_name = type_name
-        self.reason = reason
 
 
 class Blocked(NamedTuple):
@@ -139,7 +119,6 @@ class CheckedSerializer(JsonPlusSerializer):
         self._listed = _list_keys(types)
         self._listed_classes = {*filter(None, self._listed.values())}
         self._forms: dict[type, Form] = {}
-        self._types: dict[type, ApplicationType] = {}
 
     def with_msgpack_allowlist(self, extra_allowlist: Iterable[Key | type]) -> CheckedSerializer:
         """Return a serializer that makes these classes, too. LangGraph calls it with the types of a graph's schema."""
@@ -158,7 +137,8 @@ class CheckedSerializer(JsonPlusSerializer):
         try:
             return "msgpack", packb(obj, self._write, _WRITE_OPTIONS)
         except TypeError as error:
-            raise self._find_refused(obj, str(error)) from error
+            pack = partial(packb, default=self._write, option=_WRITE_OPTIONS)
+            raise find_refused(obj, str(error), pack, self._list_parts) from error
 
     def _write(self, value: Any) -> Ext | str:
         """Return what stands for a value that msgpack lacks."""
@@ -188,7 +168,7 @@ class CheckedSerializer(JsonPlusSerializer):
         if is_made_by_constructor or self._is_plain:
             return _choose_langgraph_form(cls) or self._write_by_langgraph
         application_type = ApplicationType.of(cls)
-        name = _name_class(cls)
+        name = name_class(cls)
         if self._listed:
             raise RefusedValueError(name, f"its type is not in types=[...] of the saver; add {cls.__name__} there")
         if application_type is None:
@@ -207,37 +187,13 @@ class CheckedSerializer(JsonPlusSerializer):
         _, data = super().dumps_typed(value)
         ext = unpackb(data, ext_hook=lambda *ext: ext)
         if not isinstance(ext, tuple):
-            raise RefusedValueError(_name_class(type(value)), "LangGraph's serializer cannot store it")
+            raise RefusedValueError(name_class(type(value)), "LangGraph's serializer cannot store it")
         code, content = ext
         return code, unpackb(content, ext_hook=Ext, option=_READ_OPTIONS)
 
-    def _find_refused(self, value: Any, reason: str, path: str = "", depth: int = 0) -> RefusedValueError:
-        """Return the error for the innermost value that cannot be packed.
-
-        The packer says only that something in the value is wrong. So each part of the value is packed
-        alone, and the first one that cannot be is searched in the same way.
-
-        Args:
-            value: cannot be packed.
-            reason: what the packer said of it.
-            path: where it is in the value that was to be stored.
-            depth: how many values it is in.
-        """
-        try:
-            content = self._get_content(value)
-        except RefusedValueError as refused:
-            return RefusedValueError(refused.type_name, refused.reason, path)
-        for step, part in _list_parts(content, are_fields=content is not value):
-            try:
-                packb(part, self._write, _WRITE_OPTIONS)
-            except TypeError as error:
-                if isinstance(part, _Key):
-                    (key,) = part
-                    return RefusedValueError(f"key of type {_name_class(type(key))}", str(error), path + step)
-                if depth == _MAX_DEPTH:
-                    break
-                return self._find_refused(part, str(error), path + step, depth + 1)
-        return RefusedValueError(_name_class(type(value)), reason, path)
+    def _list_parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        content = self._get_content(value)
+        return list_content(content, are_fields=content is not value)
 
     def _get_content(self, value: Any) -> Any:
         """Return what is packed in place of a value; the value itself if msgpack has its type.
@@ -311,7 +267,7 @@ class CheckedSerializer(JsonPlusSerializer):
             return self._make_listed(code, key, content, more)
         if _LOCAL in name:
             return content
-        return _make_of_fields(self._find_application_type(module, name), code, content, more)
+        return _make_of_fields(_find_application_type(module, name), code, content, more)
 
     def _make_listed(self, code: int, key: Key, content: Any, more: list[Any]) -> Any:
         listed = self._find_listed(key)
@@ -329,36 +285,6 @@ class CheckedSerializer(JsonPlusSerializer):
             if application_type is None:
                 raise
             return _make_of_fields(application_type, code, content, more)
-
-    def _find_application_type(self, module: str, name: str) -> ApplicationType:
-        """Return the application type that an imported module has under a name.
-
-        Raises:
-            _BlockedError: it has none whose objects can be made of their fields.
-        """
-        cls = find_class(module, name)
-        if cls is None:
-            pass_it = f"pass types=[{name.rpartition('.')[2]}]"
-            if module in {"__main__", "__mp_main__"}:
-                reason = f"a script stored it (python FILE), so its module is not known: {pass_it} with its class"
-            elif module not in sys.modules:
-                reason = f"its module is not imported: import {module} before reading, or {pass_it}"
-            else:
-                reason = f"the module {module} has no class {name} now: give its class that name there, or {pass_it}"
-            raise _BlockedError(reason)
-        known = self._types.get(cls)
-        if known is not None:
-            return known
-        application_type = ApplicationType.of(cls)
-        if application_type is None:
-            raise _BlockedError(
-                f"only Enums, dataclasses, NamedTuples and pydantic models are made without types=[{cls.__name__}]"
-            )
-        setter = _find_setter(application_type)
-        if setter is not None:
-            raise _BlockedError(f"{setter}, and is only set by types=[{cls.__name__}]")
-        _remember(self._types, cls, application_type)
-        return application_type
 
     def _find_listed(self, key: Key) -> type | None:
         """Return the class that `types` lists under a name; None if the name leads to no class.
@@ -381,7 +307,7 @@ class CheckedSerializer(JsonPlusSerializer):
         if len(renamed) == 1:
             return renamed[0]
         if renamed:
-            names = " and ".join(sorted(map(_name_class, renamed)))
+            names = " and ".join(sorted(map(name_class, renamed)))
             raise _BlockedError(f"{names} in types=[...] have this name; pass only the one that is meant")
         raise _BlockedError(f"it is not in types=[...] of the saver; add {short.rpartition('.')[2]} there")
 
@@ -432,14 +358,42 @@ def _list_keys(types: Iterable[type | Key]) -> dict[Key, type | None]:
     return listed
 
 
-def _name_class(cls: type) -> str:
-    return f"{get_module_name(cls)}.{cls.__qualname__}"
-
-
 @cache
 def _import_class(module: str, name: str) -> Any:
     """Return a class of LangGraph's list of safe types."""
     return getattr(importlib.import_module(module), name)
+
+
+def _find_application_type(module: str, name: str) -> ApplicationType:
+    """Return the application type that an imported module has under a name.
+
+    Raises:
+        _BlockedError: it has none whose objects can be made of their fields.
+    """
+    cls = find_class(module, name)
+    if cls is None:
+        pass_it = f"pass types=[{name.rpartition('.')[2]}]"
+        if module in {"__main__", "__mp_main__"}:
+            reason = f"a script stored it (python FILE), so its module is not known: {pass_it} with its class"
+        elif module not in sys.modules:
+            reason = f"its module is not imported: import {module} before reading, or {pass_it}"
+        else:
+            reason = f"the module {module} has no class {name} now: give its class that name there, or {pass_it}"
+        raise _BlockedError(reason)
+    return _require_fields(cls)
+
+
+@lru_cache(maxsize=_MAX_CLASSES)
+def _require_fields(cls: type) -> ApplicationType:
+    application_type = ApplicationType.of(cls)
+    if application_type is None:
+        raise _BlockedError(
+            f"only Enums, dataclasses, NamedTuples and pydantic models are made without types=[{cls.__name__}]"
+        )
+    setter = _find_setter(application_type)
+    if setter is not None:
+        raise _BlockedError(f"{setter}, and is only set by types=[{cls.__name__}]")
+    return application_type
 
 
 def _check_readable(application_type: ApplicationType) -> None:
@@ -493,39 +447,23 @@ def _make_standard_form(code: int, key: Key, get_content: Callable[[Any], Any], 
     return lambda value: (code, (module, name, get_content(value), *more))
 
 
-_CONTENTS: Final[dict[type, tuple[int, Callable[[Any], Any]]]] = {
-    UUID: (ARGUMENT, lambda value: value.hex),
-    ZoneInfo: (ARGUMENT, lambda value: value.key),
-    timedelta: (POSITIONS, lambda value: (value.days, value.seconds, value.microseconds)),
-    date: (POSITIONS, lambda value: (value.year, value.month, value.day)),
-    timezone: (POSITIONS, lambda value: value.__getinitargs__()),
-    time: (
-        KEYWORDS,
-        lambda value: {
-            "hour": value.hour,
-            "minute": value.minute,
-            "second": value.second,
-            "microsecond": value.microsecond,
-            "tzinfo": value.tzinfo,
-            "fold": value.fold,
-        },
-    ),
-    type(Path()): (POSITIONS, lambda value: value.parts),
-    **dict.fromkeys((set, frozenset, deque), (ARGUMENT, tuple)),
-    **dict.fromkeys(
-        (Decimal, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network), (ARGUMENT, str)
-    ),
+_CONTENTS: Final[dict[type, Callable[[Any], Any]]] = {
+    UUID: lambda value: value.hex,
+    Decimal: str,
+    **dict.fromkeys((set, frozenset, deque), tuple),
 }
 """What is stored of a value of a class of the standard library; none of the subclasses is meant."""
 _STANDARD_FORMS: Final[dict[type, Form]] = {
     **{
-        cls: _make_standard_form(code, (cls.__module__, cls.__name__), get_content)
-        for cls, (code, get_content) in _CONTENTS.items()
+        cls: _make_standard_form(ARGUMENT, (cls.__module__, cls.__name__), get_content)
+        for cls, get_content in _CONTENTS.items()
     },
     re.Pattern: _make_standard_form(POSITIONS, ("re", "compile"), lambda value: (value.pattern, value.flags)),
     datetime: _make_standard_form(METHOD, ("datetime", "datetime"), datetime.isoformat, "fromisoformat"),
     _DeltaSnapshot: lambda value: (DELTA_SNAPSHOT, value.value),
 }
+"""The classes of the standard library that values have most often, those of values with others inside, and those whose
+name is not on LangGraph's list. LangGraph's own serializer writes the rest, which takes three times as long."""
 
 
 def _choose_langgraph_form(cls: Any) -> Form | None:
@@ -622,7 +560,7 @@ def _get_member_name(member: Enum) -> str | None:
         return member._name_
     if not _combines_flags(type(member)):
         raise RefusedValueError(
-            _name_class(type(member)),
+            name_class(type(member)),
             f"it combines flags, and its class changes how that is done; pass types=[{type(member).__name__}], which "
             "makes it by its constructor",
         )
@@ -696,29 +634,3 @@ def _find_member(cls: Any, value: Any, more: list[Any]) -> Any:
 # --- helpers of errors ------------------------------------------------------------------------------------------------
 
 _MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})
-
-
-class _Key(dict[Any, None]):
-    """A dict with only a key of a dict, which is packed to find out whether the key can be."""
-
-
-def _list_parts(content: Any, *, are_fields: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of what is packed for a value, with the steps that lead to them.
-
-    Args:
-        content: what is packed.
-        are_fields: whether it has the fields of an object, and is not the value itself.
-    """
-    if isinstance(content, dict) and are_fields:
-        for name, part in content.items():
-            yield f".{name}", part
-    elif isinstance(content, dict):
-        for key, value in content.items():
-            step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
-            yield step, _Key({key: None})
-            yield step, value
-    elif isinstance(content, (list, tuple)):
-        for number, part in enumerate(content):
-            yield f"[{number}]", part
-    elif are_fields:
-        yield "", content

@@ -30,7 +30,7 @@ from graphkit.saver_kit import (
     remove_by_rewriting,
 )
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.encoding import Successor, TaskWrites, Write
+from savers.langgraph.encoding import Successor, Write
 from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, LogExtent, Result, Take
 from savers.langgraph.metadata import UNKNOWN
 
@@ -140,7 +140,7 @@ class ContractHistories(Histories):
         self,
         history: RunnableConfig,
         checkpoint_id: str | None,
-        writes: TaskWrites,
+        writes: Sequence[Write],
         find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         saver = self.saver
@@ -151,8 +151,7 @@ class ContractHistories(Histories):
                     raise CheckpointNotFoundError(history.thread, "checkpoint at all")
                 target = _place_early(saver, history, checkpoint_id, find_metadata())
             known = saver.get_writes(target)
-            kept = set(writes.keep).intersection(known)
-            new = {key: record for key, record in writes.unpack().items() if key not in kept}
+            new = {write.key: list(write) for write in writes if not (write.is_ordinary and write.key in known)}
             if new:
                 saver.put_writes(target, new)
 

@@ -334,23 +334,10 @@ class Write(NamedTuple):
         return self.idx >= 0
 
 
-class TaskWrites(NamedTuple):
-    """The writes of a task as they are stored."""
-
-    packed: dict[str, bytes]
-    """By key: the fields of a Write, packed as a list."""
-    keep: list[str]
-    """The keys whose recorded values stay, if there are any: those of ordinary writes."""
-
-    def unpack(self) -> dict[str, FrozenList]:
-        """Return the fields of each Write by key, for a saver that packs what it stores itself."""
-        return {key: _CODEC.unpack(packed) for key, packed in self.packed.items()}
-
-
 def encode_writes(
     serde: SerializerProtocol, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-) -> TaskWrites:
-    """Return the writes of a task as they are stored.
+) -> list[Write]:
+    """Return the writes of a task, with serialized values.
 
     Raises:
         CheckpointSerializationError: a value cannot be stored, or the id or path of the task is no text,
@@ -365,22 +352,19 @@ def encode_writes(
         type_name, data = serialize(serde, value, channel)
         idx = WRITES_IDX_MAP.get(channel, position)
         encoded.append(Write(task_path, task_id, idx, channel, type_name, data))
-    return pack_writes(encoded)
+    return encoded
 
 
-def pack_writes(writes: Iterable[Write]) -> TaskWrites:
-    """Return writes as they are stored."""
+def pack_writes(writes: Iterable[Write]) -> dict[str, bytes]:
+    """Return writes by key: the fields of each, packed as a list."""
     packed: dict[str, bytes] = {}
-    keep: list[str] = []
     for write in writes:
         key = write.key
         if len(write.data) < _LONG:
             packed[key] = _CODEC.pack_flat(write, key)
         else:
             packed[key] = _CODEC.pack(FrozenList(write), key)
-        if write.is_ordinary:
-            keep.append(key)
-    return TaskWrites(packed, keep)
+    return packed
 
 
 def sort_writes(writes: Iterable[Write]) -> list[Write]:

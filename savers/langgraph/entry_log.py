@@ -34,11 +34,10 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers._filesystem import layout
-from savers._filesystem.io import DirectoryGuard, FileIO, FileRange, preload_modules
-from savers._filesystem.lock import WriteLock
-from savers._filesystem.log_bytes import FileId, FileLogBytes
+from savers._filesystem.io import FileIO, FileRange, preload_modules
+from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
-from savers._filesystem.store import StorageErrors, make_room, make_root
+from savers._filesystem.store import LogDirectory, StorageErrors, make_root
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, is_newer
 from savers._log.frame_log import FrameLog, NamedIdentity, new_header
@@ -58,9 +57,6 @@ _NOUNS: Final[dict[str, Noun]] = {STORE: "item", CACHE: "cached value"}
 
 _MAX_ATTEMPTS: Final = 3
 """How often a log that a writer changes meanwhile is examined."""
-_LOCK: Final = "lock"
-_LOCK_TIMEOUT: Final = 10.0
-"""How many seconds a writer waits for another one."""
 _LEAST_REWRITTEN: Final = 1 << 16
 """A shorter log is not rewritten."""
 _WAS_REMOVED: Final = "its file was removed while it was in use, and its entries with it. Put the directory back"
@@ -170,35 +166,6 @@ class EntriesRepair:
         return 0 if self.refused else self.before.entries
 
 
-def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
-    """Read every byte of a log, and report what is wrong with it.
-
-    Takes no lock. A log that a writer changes meanwhile is read again, up to three times.
-
-    Args:
-        io: the file system.
-        path: the file.
-        kind: the kind of the log.
-
-    Raises:
-        OSError: the file system refused.
-    """
-    medium = FileLogBytes(io, path)
-    frames = EntryFrames(medium, _identify(kind))
-    report = nothing = EntriesReport(path=layout.join(kind, layout.LOG))
-    for _ in range(_MAX_ATTEMPTS):
-        try:
-            if not medium.open():
-                break
-            report = _examine(frames, nothing)
-            is_unchanged = medium.refresh(report.size) is Change.NONE
-        finally:
-            frames.close()
-        if report.ok or is_unchanged:
-            break
-    return report
-
-
 def _examine(frames: EntryFrames, nothing: EntriesReport) -> EntriesReport:
     """Return the report of a log that is open, given that of none."""
     size = frames.bytes.size
@@ -260,30 +227,20 @@ class EntryLog:
         if fsync not in {"always", "never"}:
             raise CheckpointerConfigurationError(f'fsync must be "always" or "never", not {fsync!r}')
         preload_modules()
-        self._root = str(Path(base_directory).absolute())  # whatever the working directory becomes
         self._kind = kind
         self._sync_mode = make_sync_mode(fsync)
         self._clock = clock
-        self._io = DirectoryGuard(FileIO() if io is None else io, self._root, make_room)
-        self._directory = layout.join(self._root, kind)
-        self.path = layout.join(self._directory, layout.LOG)
+        self._directory = LogDirectory(base_directory, kind, io)
+        self._io = self._directory.io
+        self.path = layout.join(self._directory.path, layout.LOG)
         self._reset()
         _LOGS.add(self)
         with StorageErrors("open", self.path):
-            make_root(self._io, self._root)
+            make_root(self._io, self._directory.root)
 
     def _reset(self) -> None:
         self.mutex = threading.RLock()
-        lock_path = layout.join(self._directory, _LOCK)
-        self._write_lock = WriteLock(self._io, lock_path, self._make_directories, _LOCK_TIMEOUT)
-        medium = FileLogBytes(
-            self._io,
-            self.path,
-            self._write_lock,
-            make_directories=self._prepare_to_create,
-            sync_names=self._sync_names,
-        )
-        self.frames: EntryFrames = EntryFrames(medium, _identify(self._kind))
+        self.frames: EntryFrames = EntryFrames(self._directory.make_medium(self.path), _identify(self._kind))
         self._table = EntryTable()
         self._next_look = _LEAST_REWRITTEN
         """How long the log must be before a writer looks whether to rewrite it."""
@@ -291,20 +248,6 @@ class EntryLog:
     def now(self) -> int:
         """Return the time in microseconds since 1970."""
         return int(self._clock() * 1_000_000)
-
-    # Directories
-
-    def _make_directories(self) -> None:
-        make_root(self._io, self._root)
-        self._io.mkdir(self._directory)
-
-    def _prepare_to_create(self) -> None:
-        self._make_directories()
-        self._write_lock.reopen()
-
-    def _sync_names(self, _file: FileId | None) -> None:
-        self._io.fsync_dir(self._directory)
-        self._io.fsync_dir(self._root)
 
     # Reading
 
@@ -359,7 +302,7 @@ class EntryLog:
         """Close the files; the next use opens them again."""
         with self.mutex:
             self.close()
-            self._write_lock.close()
+            self._directory.write_lock.close()
 
     def close(self) -> None:
         """Forget what was read; the caller holds the mutex."""
@@ -371,7 +314,7 @@ class EntryLog:
         """Start over in the child of a fork: it shares locks and positions with the parent."""
         self.frames.bytes.close_after_fork()
         self.frames.close()
-        self._write_lock.close_after_fork()
+        self._directory.close_after_fork()
         self._reset()
 
     # Writing
@@ -394,7 +337,7 @@ class EntryLog:
         with StorageErrors("write", self.path):
             # The mutex comes before the write lock, as everywhere: a thread that waits for another
             # process holds back only the threads that use the same log.
-            with self.mutex, self._write_lock:
+            with self.mutex, self._directory.write_lock:
                 self._make_ready()
                 changes = list(decide(self._table))
                 if not changes:
@@ -458,14 +401,14 @@ class EntryLog:
         if not metadata:
             raise ValueError("metadata must not be empty: every entry would be erased")
         left: list[str] = []
-        with StorageErrors("erase from", self.path), self.mutex, self._write_lock:
+        with StorageErrors("erase from", self.path), self.mutex, self._directory.write_lock:
             if self.refresh_to_write():
                 kept = [entry for entry in self._table.oldest_first() if not self._is_of(entry, metadata)]
                 self._rewrite(kept)
-            if not self._io.is_dir(self._directory):
+            if not self._io.is_dir(self._directory.path):
                 return left
-            for name in self._io.listdir(self._directory):
-                path = layout.join(self._directory, name)
+            for name in self._io.listdir(self._directory.path):
+                path = layout.join(self._directory.path, name)
                 if name.startswith(layout.TORN):
                     self._io.unlink(path)
                 elif name.startswith(layout.DAMAGED):
@@ -486,11 +429,26 @@ class EntryLog:
     def verify(self) -> EntriesReport:
         """Read every byte of the log and report damage. Change nothing, and block no writer.
 
+        A log that a writer changes meanwhile is read again, up to three times.
+
         Raises:
             CheckpointStorageError: the file system refused.
         """
+        medium = FileLogBytes(self._io, self.path)
+        frames = EntryFrames(medium, _identify(self._kind))
+        report = nothing = EntriesReport(path=layout.join(self._kind, layout.LOG))
         with StorageErrors("read", self.path):
-            return examine(self._io, self.path, self._kind)
+            for _ in range(_MAX_ATTEMPTS):
+                try:
+                    if not medium.open():
+                        break
+                    report = _examine(frames, nothing)
+                    is_unchanged = medium.refresh(report.size) is Change.NONE
+                finally:
+                    frames.close()
+                if report.ok or is_unchanged:
+                    break
+        return report
 
     def repair(self) -> EntriesRepair:
         """Rewrite a damaged log from its good records; keep a copy of the damaged one.
@@ -502,10 +460,10 @@ class EntryLog:
             CheckpointFormatError: the log needs a newer graphkit, or is another log.
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
-        with StorageErrors("repair", self.path), self.mutex, self._write_lock:
+        with StorageErrors("repair", self.path), self.mutex, self._directory.write_lock:
             frames = self.frames
             medium = frames.bytes
-            before = examine(self._io, self.path, self._kind)
+            before = self.verify()
             self.close()
             try:
                 self._refresh()
@@ -518,8 +476,8 @@ class EntryLog:
                 frames.adopt(new_header(frames.identity.digest, 0), None)
                 good = read_good_entries(frames)
                 whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
-                name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
-                self._io.fsync_dir(self._directory)
+                name = whole.salvage(self._directory.path, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
+                self._io.fsync_dir(self._directory.path)
                 self._rewrite(good.table.oldest_first())
         return EntriesRepair(before=before, set_aside=layout.join(self._kind, name) if name else "")
 

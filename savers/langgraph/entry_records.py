@@ -122,6 +122,21 @@ _OTHERS: Final[Mapping[int, Callable[..., Delete | Touch | Clear]]] = {1: Delete
 _KINDS: Final = {type_: kind for kind, type_ in _OTHERS.items()}
 
 
+def check_names(namespace: Namespace, key: str) -> None:
+    """Check the names of an entry: a reader accepts a record only if they are text, and UTF-8 has each character.
+
+    Raises:
+        CheckpointSerializationError: they cannot be stored.
+    """
+    for name in (*namespace, key):
+        try:
+            str.encode(name)
+        except (TypeError, UnicodeEncodeError) as error:
+            where = f"the key {key!r} of {namespace!r}"
+            reason = "a key and the labels of a namespace must be text that UTF-8 can hold"
+            raise CheckpointSerializationError(where, type(name).__name__, reason) from error
+
+
 def make_batches(entries: Iterable[Entry], read_content: Callable[[Entry], bytes]) -> Iterator[list[EntryChange]]:
     """Yield the changes that store entries again, in batches for one record each."""
     batch: list[EntryChange] = []
@@ -143,15 +158,11 @@ def pack_changes(changes: Sequence[EntryChange]) -> bytes:
     """Return the payload of a record.
 
     Raises:
-        CheckpointSerializationError: a key or a label cannot be stored.
+        CheckpointSerializationError: a time is beyond what 64 bits hold.
     """
     rows: list[Any] = []
     contents: list[bytes] = []
     for change in changes:
-        for name in _list_names(change):
-            # It could be packed, but no reader accepts a record with a number or bytes as a name.
-            if not isinstance(name, str):
-                raise _refuse_name(change, name, "a key and the labels of a namespace must be text")
         if isinstance(change, Put):
             *fields, value, vectors = change
             content = value + vectors
@@ -163,29 +174,7 @@ def pack_changes(changes: Sequence[EntryChange]) -> bytes:
     try:
         return ormsgpack.packb(rows)
     except TypeError as error:
-        for change in changes:
-            _check_names(change)
         raise CheckpointSerializationError("", "record", str(error)) from error
-
-
-def _check_names(change: EntryChange) -> None:
-    """Refuse a namespace or a key that is not text that UTF-8 can hold."""
-    for name in _list_names(change):
-        try:
-            ormsgpack.packb(name)
-        except TypeError as error:
-            raise _refuse_name(change, name, str(error)) from error
-
-
-def _refuse_name(change: EntryChange, name: Any, reason: str) -> CheckpointSerializationError:
-    where = f"the key {name!r} of {change.namespace!r}"
-    return CheckpointSerializationError(where, type(name).__name__, reason)
-
-
-def _list_names(change: EntryChange | ReadChange) -> list[Any]:
-    """Return the labels of the namespace, and the key, if there is one."""
-    labels = change.namespace or ()
-    return [*labels] if isinstance(change, Clear) else [*labels, change.key]
 
 
 def unpack_changes(path: str, offset: int, payload: bytes) -> list[ReadChange]:
@@ -224,7 +213,10 @@ def _unpack_changes(payload: bytes, offset: int) -> list[ReadChange]:
     if not isinstance(data, bytes) or position != len(data):
         raise ValueError("its changes do not name the data that it holds")
     for change in changes:
-        for name in _list_names(change):
+        names = change.namespace or ()
+        if not isinstance(change, Clear):
+            names = (*names, change.key)
+        for name in names:
             if not isinstance(name, str):
                 raise TypeError(f"the name {name!r} is not text")
     return changes

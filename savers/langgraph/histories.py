@@ -26,7 +26,7 @@ from savers._delta import PackedState
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.encoding import Successor, TaskWrites
+from savers.langgraph.encoding import Successor, Write, pack_writes
 from savers.langgraph.metadata import matches
 from savers.langgraph.opening import PeriodicSweep
 
@@ -112,7 +112,7 @@ class Histories(ABC):
         self,
         history: RunnableConfig,
         checkpoint_id: str | None,
-        writes: TaskWrites,
+        writes: Sequence[Write],
         find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Store writes for a checkpoint, whether it exists or not.
@@ -229,10 +229,11 @@ class LogHistories(Histories):
         self,
         history: RunnableConfig,
         checkpoint_id: str | None,
-        writes: TaskWrites,
+        writes: Sequence[Write],
         find_metadata: Callable[[], Mapping[str, Any]],
     ) -> None:
-        packed, keep = writes
+        packed = pack_writes(writes)
+        keep = [write.key for write in writes if write.is_ordinary]
         self.saver.put_packed_writes(
             history, checkpoint_id, packed, keep, early=True, expects_put=True, find_metadata=find_metadata
         )

@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,6 +30,7 @@ from langgraph.store.base import (
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 from savers.langgraph.entry_records import Namespace
+from savers.langgraph.refusals import RefusedValueError, find_refused, list_content
 
 _OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -49,8 +50,6 @@ _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$lte": operator.le,
 }
 _ANY_LABEL: Final = "*"
-_MAX_DEPTH: Final = 100
-"""How deep an error looks for the value that cannot be packed: a list may contain itself."""
 
 
 def pack_value(value: Mapping[str, Any]) -> bytes:
@@ -62,19 +61,25 @@ def pack_value(value: Mapping[str, Any]) -> bytes:
     if not isinstance(value, Mapping):
         raise CheckpointSerializationError("", type(value).__name__, "the value of an item must be a mapping")
     try:
-        return ormsgpack.packb(value, _convert, _OPTIONS)
+        return _pack(value)
     except TypeError as error:
-        raise _find_error(value, str(error)) from error
+        refused = find_refused(value, str(error), _pack, _list_parts)
+        path = refused.path.removeprefix(".")
+        raise CheckpointSerializationError(path, refused.type_name, refused.reason) from error
+
+
+def _pack(value: Any) -> bytes:
+    return ormsgpack.packb(value, _convert, _OPTIONS)
 
 
 def _convert(value: Any) -> Any:
     """Convert a value that is not of a plain type to one that is.
 
     Raises:
-        TypeError: the value cannot be converted without loss.
+        RefusedValueError: the value cannot be converted without loss.
     """
     if isinstance(value, Enum):
-        raise TypeError(_HINT)
+        raise RefusedValueError(type(value).__name__, _HINT)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return list(value)
     if isinstance(value, Mapping):
@@ -88,49 +93,11 @@ def _convert(value: Any) -> Any:
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    raise TypeError(_HINT)
+    raise RefusedValueError(type(value).__name__, _HINT)
 
 
-def _find_error(value: Any, reason: str, path: str = "", depth: int = 0) -> CheckpointSerializationError:
-    """Return the error for the innermost value that cannot be packed.
-
-    Args:
-        value: cannot be packed.
-        reason: what the packer said of it.
-        path: where it is in the value of the item.
-        depth: how many values it is in.
-    """
-    type_name = type(value).__name__
-    if type(value) not in _PLAIN_TYPES:
-        try:
-            value = _convert(value)
-        except TypeError:
-            return CheckpointSerializationError(path, type_name, _HINT)
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    for key, part in parts:
-        part_path = f"{path}[{key}]"
-        if isinstance(value, dict):
-            part_path = f"{path}.{key}" if path else f"{key}"
-            wrong = _explain_packing({key: None})
-            if wrong:
-                return CheckpointSerializationError(part_path, f"key of type {type(key).__name__}", wrong)
-        wrong = _explain_packing(part)
-        if wrong and depth < _MAX_DEPTH:
-            return _find_error(part, wrong, part_path, depth + 1)
-    return CheckpointSerializationError(path, type_name, reason)
-
-
-def _explain_packing(value: Any) -> str:
-    """Return why a value cannot be packed; nothing if it can."""
-    try:
-        ormsgpack.packb(value, _convert, _OPTIONS)
-    except TypeError as error:
-        return str(error)
-    return ""
+def _list_parts(value: Any) -> Iterator[tuple[str, Any]]:
+    return list_content(value if type(value) in _PLAIN_TYPES else _convert(value))
 
 
 def unpack_value(data: bytes) -> dict[str, Any]:

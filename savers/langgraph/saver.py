@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import time_ns
 from typing import Any, Final, get_args
-from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig as LangGraphConfig
 from langgraph.checkpoint.base import (
@@ -30,7 +28,6 @@ from graphkit.errors import CheckpointConflictError, CheckpointErasedError, Chec
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, FrozenDict, check_complete, check_limit, run_in_thread
 from savers._log.catalogue import Head
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers._threads import InUseError
 from savers._wrappers.base import SupportsLogs
 from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.decoding import Ancestor, Parts, decode, take_ancestor, take_apart
@@ -40,7 +37,6 @@ from savers.langgraph.encoding import (
     encode_successor,
     encode_writes,
     find_missing,
-    pack_writes,
     serialize_checkpoint,
 )
 from savers.langgraph.histories import (
@@ -66,7 +62,6 @@ from savers.langgraph.metadata import (
 )
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.serializer import Deserializer, OnBlockedType, make_serializer
-from savers.langgraph.thread_calls import ThreadCalls
 
 _EMPTY: Final = FrozenDict()
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
@@ -140,8 +135,6 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
         self._histories = LogHistories(saver) if isinstance(saver, SupportsLogs) else ContractHistories(saver)
-        self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadCalls] = WeakKeyDictionary()
-        """Of each event loop, which only one OS thread runs."""
         self._ttl = ttl
         self._sweeper = None if ttl is None else start_sweeper(self._histories, ttl)
 
@@ -245,9 +238,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
             writes: the writes.
             metadata: the metadata of the checkpoint: they may decide about the key of the history.
         """
-        self._histories.put_writes(
-            parse_config(config), checkpoint_id, pack_writes(writes), lambda: pack_metadata(metadata or {})
-        )
+        self._histories.put_writes(parse_config(config), checkpoint_id, writes, lambda: pack_metadata(metadata or {}))
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -598,19 +589,11 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
     async def _run(self, config: LangGraphConfig, call: Callable[[], Result], *, appends: bool) -> Result:
         """Call a method of one checkpoint, in a worker thread unless it takes no time."""
         target = parse_config(config, get_checkpoint_id(config))
-        call_now = partial(self._histories.call_without_waiting, target, call, appends=appends)
-        try:
-            returned = call_now()
-        except InUseError:
-            returned = await self._find_calls().call_when_free(call_now)
+        returned = self._histories.call_without_waiting(target, call, appends=appends)
         if returned is None:
-            return await self._find_calls().run(call)
+            return await run_in_thread(call)
         (result,) = returned
         return result
-
-    def _find_calls(self) -> ThreadCalls:
-        """Return the calls of the event loop in which the caller runs."""
-        return self._calls.setdefault(asyncio.get_running_loop(), ThreadCalls())
 
     async def alist(
         self,

@@ -11,7 +11,8 @@ from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_ev
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
-from savers.langgraph.checked_serializer import READING, Blocked, CheckedSerializer, RefusedValueError
+from savers.langgraph.checked_serializer import READING, Blocked, CheckedSerializer
+from savers.langgraph.refusals import RefusedValueError
 
 OnBlockedType = Literal["raise", "plain"]
 """What reading does with a type that the serializer may not create."""

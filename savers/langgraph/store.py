@@ -33,11 +33,11 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.errors import CheckpointerError
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
 from savers.langgraph.entry_log import STORE, EntriesReport, EntryLog, Fsync
-from savers.langgraph.entry_records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
+from savers.langgraph.entry_records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch, check_names
 from savers.langgraph.items import (
     Embedder,
     Vectors,
@@ -54,6 +54,8 @@ from savers.langgraph.opening import ContextMethods, PeriodicSweep, SetupMethod
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
+_MAX_TTL: Final = 1e11
+"""In minutes: times are stored as microseconds in 64 bits."""
 _LOGGER: Final = getLogger("graphkit")
 
 _Name = tuple[Namespace, str]
@@ -213,8 +215,8 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
         Raises:
             InvalidNamespaceError: a label of a namespace is invalid. Nothing was changed.
-            ValueError: an operation, or an operator of a filter, does not exist. Nothing was
-                changed.
+            ValueError: an operation, or an operator of a filter, does not exist, or a ttl is too long.
+                Nothing was changed.
             CheckpointSerializationError: a value cannot be stored; the error names its path. Nothing
                 was changed.
             CheckpointCorruptionError: the stored data are damaged; see `repair`.
@@ -247,11 +249,11 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             validate_op_namespace(op)
             match op:
                 case PutOp():
-                    key: object = op.key
-                    if not isinstance(key, str):
-                        where = f"the key {key!r} of {op.namespace!r}"
-                        raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
-                    puts[tuple(op.namespace), op.key] = op
+                    namespace = tuple(op.namespace)
+                    check_names(namespace, op.key)
+                    if op.ttl is not None and not op.ttl <= _MAX_TTL:
+                        raise ValueError(f"the ttl {op.ttl!r} is more than {_MAX_TTL:.0e} minutes")
+                    puts[namespace, op.key] = op
                 case SearchOp() | ListNamespacesOp() if min(op.limit, op.offset) < 0:
                     raise ValueError("limit and offset must not be negative")
                 case SearchOp():
@@ -281,18 +283,17 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         to_put = [
             number for number, batch in enumerate(batches) if batch.puts and not isinstance(outcomes[number], Exception)
         ]
-        if not to_put:
-            return outcomes
-        error = self._put_all([batches[number] for number in to_put])
-        if error is None:
-            return outcomes
-        for number in to_put:
-            own_error: Exception | None = error
-            if isinstance(error, CheckpointSerializationError) and len(to_put) > 1:
-                # One batch must not make the others fail.
-                own_error = self._put_all([batches[number]])
-            if own_error is not None:
-                outcomes[number] = own_error
+
+        def put_all(table: EntryTable) -> Iterator[EntryChange]:
+            for number in to_put:
+                yield from self._put(table, batches[number])
+
+        if to_put:
+            try:
+                self._log.append(put_all)
+            except CheckpointerError as error:
+                for number in to_put:
+                    outcomes[number] = error
         return outcomes
 
     def _read_all(self, batch: _Batch) -> _Outcome:
@@ -314,14 +315,6 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         except (CheckpointerError, ValueError) as error:
             return error
         return results
-
-    def _put_all(self, batches: list[_Batch]) -> Exception | None:
-        """Store the puts of batches in one record; return the error if that fails."""
-        try:
-            self._log.append(lambda table: (change for batch in batches for change in self._put(table, batch)))
-        except CheckpointerError as error:
-            return error
-        return None
 
     # Reading
 

@@ -512,7 +512,7 @@ def langgraph_steps(run):
 
         def foreseen(store):
             if store.get(config_of().with_check_point_id(id_of(number))) is None:
-                run.early["t", "", id_of(number)] = encoded.unpack()
+                run.early["t", "", id_of(number)] = {each.key: list(each) for each in encoded}
             change(store)
 
         run.do(change, foreseen=foreseen)

@@ -286,7 +286,7 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
             saver.put(RunnableConfig("child"), made(number))
 
     # Another thread holds the locks of the log at the moment of the fork.
-    with log._mutex, log._files.write_lock:
+    with log._mutex, log._files.directory.write_lock:
         end = start_in_child(put_in_child)
     saver.put(CONFIG, made(1))
     assert end() == 0

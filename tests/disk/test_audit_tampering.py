@@ -579,7 +579,7 @@ def copy_onto_a_thread(saver):
 
 
 def delete_idle_since_a_naive_time(saver):
-    with pytest.raises(ValueError, match="time zone"):
+    with pytest.raises(ValueError, match="aware"):
         saver.delete_idle(idle_since=datetime(2020, 1, 1))  # noqa: DTZ001
 
 

@@ -1,4 +1,4 @@
-"""Short calls on SQLite that find the connection in use by a worker thread wait in the event loop."""
+"""Short calls on SQLite in the event loop, and those that find the connection or the log in use by another thread."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("langgraph")
 
-from savers.langgraph import SqliteCheckpointSaver, thread_calls
+from savers.langgraph import SqliteCheckpointSaver
 from tests.support.langgraph import WorkerCalls
 from tests.support.langgraph_checkpoints import make_checkpoint, thread, values_of
 
@@ -20,44 +20,29 @@ def saver(tmp_path):
         yield opened
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch):
-    """No call of a test goes to a thread because it waits for long."""
-    monkeypatch.setattr(thread_calls, "_MAX_WAIT", 3600.0)
-
-
 @pytest.fixture
 def hops(monkeypatch):
     return WorkerCalls(monkeypatch)
 
 
 @asynccontextmanager
-async def holding(saver, lock):
-    """Hold a lock in a call in a worker thread; yield functions that release the lock, and end the call."""
-    held, let_go, released, done = (threading.Event() for _ in range(4))
+async def holding(lock):
+    """Hold a lock in another thread of execution."""
+    held, let_go = threading.Event(), threading.Event()
 
     def hold():
         with lock:
             held.set()
             let_go.wait()
-        released.set()
-        done.wait()
 
-    async def release():
-        let_go.set()
-        await asyncio.to_thread(released.wait)
-
-    async def end():
-        let_go.set()
-        done.set()
-        await task
-
-    task = asyncio.create_task(saver._find_calls().run(hold))
+    thread_of_lock = threading.Thread(target=hold)
+    thread_of_lock.start()
     await asyncio.to_thread(held.wait)
     try:
-        yield release, end
+        yield let_go.set
     finally:
-        await end()
+        let_go.set()
+        await asyncio.to_thread(thread_of_lock.join)
 
 
 def connection_lock(saver):
@@ -76,34 +61,26 @@ async def aput(saver, name, value=0):
     return await saver.aput(thread(name), *make(value))
 
 
-async def start(*calls):
-    """Start calls, in their order, and let each go on until it waits."""
-    tasks = [asyncio.create_task(call) for call in calls]
-    for _ in range(3):
-        await asyncio.sleep(0)
-    return tasks
-
-
 def list_values(saver, name):
     return [found.checkpoint["channel_values"]["a"] for found in saver.list(thread(name))]
 
 
 @pytest.mark.parametrize("find_lock", [connection_lock, log_lock])
-def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, find_lock):
+def test_a_put_that_finds_a_lock_in_use_goes_to_a_thread(saver, hops, find_lock):
     async def run():
         await aput(saver, "t0")
         hops.forget()
-        async with holding(saver, find_lock(saver)) as (_, end):
-            putting, getting = await start(aput(saver, "t0", 1), saver.aget_tuple(thread("t0")))
-            assert not putting.done()
-            assert not getting.done()
-            await end()
-            await putting
-            found = await getting
-        assert found.checkpoint["channel_values"] == {"a": 1}
+        async with holding(find_lock(saver)) as release:
+            task = asyncio.create_task(aput(saver, "t0", 1))
+            await hops.has_put.wait()
+            assert not task.done()
+            release()
+            await task
+        await aput(saver, "t0", 2)
 
     asyncio.run(run())
-    assert hops == ["hold"]
+    assert hops == ["put"]
+    assert list_values(saver, "t0") == [2, 1, 0]
 
 
 def test_the_first_calls_of_new_threads_run_in_the_event_loop(saver, hops):
@@ -124,75 +101,18 @@ def test_the_first_calls_of_new_threads_run_in_the_event_loop(saver, hops):
     assert saver.store.verify().ok
 
 
-def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
-    monkeypatch.setattr(thread_calls, "_MAX_WAIT", 0.0)
-
-    async def run():
-        await aput(saver, "t0")
-        hops.forget()
-        async with holding(saver, connection_lock(saver)) as (_, end):
-            task = asyncio.create_task(aput(saver, "t0", 1))
-            await hops.has_put.wait()
-            assert not task.done()
-            await end()
-            await task
-
-    asyncio.run(run())
-    assert list_values(saver, "t0") == [1, 0]
-
-
 def test_a_read_does_not_wait_for_a_put_that_waits_for_the_disk(hops, tmp_path):
     async def run(saver):
         await aput(saver, "t0")
         hops.forget()
-        async with holding(saver, connection_lock(saver)):
+        async with holding(connection_lock(saver)):
             # The lock is in use until the block ends.
             found = await saver.aget_tuple(thread("t0"))
         assert found.checkpoint["channel_values"] == {"a": 0}
 
     with SqliteCheckpointSaver(tmp_path / "test.db", fsync="always") as saver:
         asyncio.run(run(saver))
-    assert hops == ["hold", "get_tuple"]
-
-
-@pytest.mark.parametrize("is_woken", [False, True])
-def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_next_go_on(saver, hops, is_woken):
-    async def run():
-        for name in "t0", "t1":
-            await aput(saver, name)
-        hops.forget()
-        async with holding(saver, connection_lock(saver)) as (release, end):
-            cancelled, following = await start(*(aput(saver, f"t{n}", 1) for n in range(2)))
-            await release()
-            if is_woken:
-                # The next one goes on although the call in the thread has not ended.
-                saver._find_calls()._wake_next()
-            cancelled.cancel()
-            if not is_woken:
-                await end()
-            await following
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-
-    asyncio.run(run())
-    assert hops == ["hold"]
-    assert [list_values(saver, f"t{n}") for n in range(2)] == [[0], [1, 0]]
-
-
-def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):
-    async def run():
-        await aput(saver, "t0")
-        unstorable = make(1)
-        unstorable[0]["channel_values"] = {"a": threading.Lock()}
-        async with holding(saver, connection_lock(saver)) as (_, end):
-            refused, stored = await start(saver.aput(thread("t0"), *unstorable), aput(saver, "t0", 2))
-            await end()
-            with pytest.raises(TypeError, match="a"):
-                await refused
-            await stored
-
-    asyncio.run(run())
-    assert list_values(saver, "t0") == [2, 0]
+    assert hops == ["get_tuple"]
 
 
 def test_event_loops_and_threads_use_one_saver_at_once(saver):

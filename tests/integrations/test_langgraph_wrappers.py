@@ -148,6 +148,16 @@ def test_every_method_of_the_logs_is_guarded(tmp_path):
     saver.close()
 
 
+@pytest.mark.filterwarnings("ignore:refusals are not recorded")
+def test_a_listing_is_recorded_as_one_inside_of_an_access_wrapper(tmp_path):
+    with FileSystemSaver(tmp_path / "store", fsync="never") as saver, AuditLog(tmp_path / "log") as log:
+        checkpointer = CheckpointSaver(AccessControlledSaver(AuditedSaver(saver, log), lambda *_: True))
+        compile_graph(checkpointer, rounds=1).invoke({"items": []}, config("t"))
+        before = len(log.records())
+        assert len([*checkpointer.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})]) == 3
+        assert {record.operation for record in log.records()[before:]} == {"list"}
+
+
 def test_a_sweep_acts_for_the_one_who_made_the_checkpointer(make_saver):
     saver = make_saver("a")
     if isinstance(saver, MemorySaver):

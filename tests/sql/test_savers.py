@@ -315,7 +315,7 @@ def test_idle_threads_are_those_whose_rows_are_old(saver):
     assert seen == [(1, 2, "held"), (2, 2, "old")]
     assert sorted(saver.threads(released=True)) == ["held", "new", "released"]
     without_zone = datetime(2026, 1, 1)  # noqa: DTZ001
-    with pytest.raises(ValueError, match="time zone"):
+    with pytest.raises(ValueError, match="aware"):
         saver.delete_idle(idle_since=without_zone)
 
 

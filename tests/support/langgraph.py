@@ -9,7 +9,7 @@ from savers._filesystem import catalog, layout
 from savers._filesystem.io import FileIO as FileIO
 from savers._log.frame import HEADER_SIZE as HEADER_SIZE, WRITE
 from savers._log.log import SMALL_STATE as SMALL_STATE
-from savers.langgraph import entry_log, thread_calls
+from savers.langgraph import entry_log, saver as langgraph_saver
 
 
 def find_log(directory, thread_id):
@@ -52,7 +52,7 @@ class WorkerCalls(list):
         super().__init__()
         self.has_any = asyncio.Event()
         self.has_put = asyncio.Event()
-        monkeypatch.setattr(thread_calls, "run_in_thread", self._run_in_thread)
+        monkeypatch.setattr(langgraph_saver, "run_in_thread", self._run_in_thread)
 
     def forget(self):
         """Begin again, as if nothing had run in a thread."""
@@ -60,9 +60,9 @@ class WorkerCalls(list):
         self.has_any.clear()
         self.has_put.clear()
 
-    async def _run_in_thread(self, call):
+    async def _run_in_thread(self, call, *arguments):
         self.append(getattr(call, "func", call).__name__)
         self.has_any.set()
         if self[-1] == "put":
             self.has_put.set()
-        return await asyncio.to_thread(call)
+        return await asyncio.to_thread(call, *arguments)

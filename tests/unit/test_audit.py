@@ -203,6 +203,11 @@ def test_records_are_chosen_by_who_and_thread_and_time_and_operation(log):
     assert log.records(since=now + minute) == []
 
 
+def test_records_since_a_time_without_a_zone_are_refused(log):
+    with pytest.raises(ValueError, match="aware"):
+        log.records(since=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
 def test_a_principal_that_is_an_object_is_recorded_by_its_type(log):
     class User:
         def __repr__(self):

@@ -84,7 +84,9 @@ def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
 @pytest.mark.sweep(ALL)
 def test_what_is_no_failure_and_no_cancel_is_none_in_a_summary(saver):
     saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}))
-    saver.put_writes(CONFIG, {"write:-1:t": {"no": "record"}, "write:-3:t": 5})  # keys like those of LangGraph
+    # Keys like those of LangGraph.
+    saver.put_writes(CONFIG, {"write:-1:t": {"no": "record"}, "write:-3:t": 5, "write:-3:u": [5] * 6})
+    saver.put_writes(CONFIG, {"write:-1:v": [None] * 6, "write:-1:w": ["~__pregel_pull, a", "w", -1, "c", "t", "text"]})
     assert saver.interrupts("t") == []
     assert saver.summary(CONFIG).failure is None
     saver.put_writes(CONFIG, {"failure": "text", "cancelled": "text"})

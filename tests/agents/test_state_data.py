@@ -66,7 +66,8 @@ def test_a_value_that_cannot_be_stored_is_refused_with_its_path(write):
 
 @pytest.mark.parametrize("write", [StateSerializer.serialize, StateSerializer.to_json])
 def test_two_classes_of_one_name_are_refused_with_the_path(write):
-    first, second = (make_dataclass("Item", [("number", int)], namespace={"__module__": "shop"}) for _ in range(2))
+    first, second = (make_dataclass("Item", [("number", int)]) for _ in range(2))
+    first.__module__ = second.__module__ = "shop"
     assert write({"a": [first(1), first(2)]})
     with pytest.raises(CheckpointSerializationError, match=r"a\[1\].*two classes are called 'shop.Item'"):
         write({"a": [first(1), second(2)]})

@@ -290,7 +290,7 @@ class ThreadFile(ThreadSource):
         source = LineReader(self._iter_lines(place.offset), number=place.number)
         for read in self._make_records(namespace, version, self._parse_lines(source, history)):
             # Everything else would be stored differently, and could not be told from the file afterwards.
-            if json.dumps(read.record) != json.dumps(json.loads(source.text)):
+            if format_line(read.record) != source.text:
                 raise source.error("malformed: an export would write it in another way")
             yield read
 

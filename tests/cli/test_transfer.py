@@ -283,6 +283,17 @@ def test_a_line_that_an_export_would_write_in_another_way_changes_nothing(source
     assert not target.threads()
 
 
+def test_a_key_that_a_line_has_twice_changes_nothing(source):
+    """One of the values would be lost."""
+    lines = list(export_threads(source, types=TYPES))
+    lines[3] = lines[3].replace('"ns": ""', '"ns": "", "ns": ""', 1)
+    lines[-1] = end_of("".join(lines[2:-1]))
+    target = MemorySaver()
+    with pytest.raises(CheckpointFormatError, match="line 4: malformed: an export would write it in another way"):
+        import_threads(target, lines, types=TYPES)
+    assert not target.threads()
+
+
 def with_digest(lines):
     """Return the lines of one thread with the digest that belongs to them."""
     text = written(lines)

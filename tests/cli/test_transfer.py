@@ -308,10 +308,11 @@ def test_histories_must_be_in_the_order_of_an_export(versions):
         [*lines[:2], *[line for line in lines[2:-1] if "release" in line], *lines[2:3]],
         [*lines[:2], {**lines[2], "version": True}],
         [*lines[:2], {"release": "1"}],
+        [*lines[:2], *[{**line, "other": 1} if "release" in line else line for line in lines[2:-1]]],
         lines[:2],
     ):
         target = VersionedMemorySaver()
-        with pytest.raises(CheckpointFormatError, match=r"histories|not a version|no checkpoints"):
+        with pytest.raises(CheckpointFormatError, match=r"histories|not a version|another way|no checkpoints"):
             import_threads(target, with_digest([*order, {}]), types=TYPES)
         assert not target.threads()
 

@@ -496,6 +496,7 @@ def test_damage_comes_along_and_is_reported(tmp_path, source):
 
 
 def test_logs_from_strangers_get_nowhere(tmp_path, source):
+    empty_log = '{"file": "log"}\n' + json.dumps({"digest": blake2b(digest_size=16).hexdigest()}) + "\n"
     for old, new, message in (
         ('"graphkit": "logs"', '"graphkit": "threads"', "in the format 'lines', not 'logs'"),
         ('"format": 1', '"format": 2', "reads up to 1"),
@@ -503,15 +504,16 @@ def test_logs_from_strangers_get_nowhere(tmp_path, source):
         ('"directory": "t-', '"directory": "../t-', "is not the directory of thread 't'"),
         ('"file": "log"', '"file": "../../log"', "expected a log"),
         ('"file": "log"', '"file": "run.lock"', "expected a log"),
+        ('{"file": "log"}', f'{empty_log}{{"file": "log"}}', "expected a log"),  # the file would have it twice
         ('"file": "log"', '"file": "v000007.log"', "are missing, or were changed"),
         ('"data": "', '"data": "AAAA', "were changed"),
         ('{"digest"', 'nonsense {"digest"', "not JSON"),
         ('{"file": "log"}', "[]", "not an object"),
     ):
         target = FileSystemSaver(tmp_path / "b" / "c", fsync="never")
-        lines = [line.replace(old, new) for line in export_threads(source, format="logs")]
+        text = "".join(export_threads(source, format="logs")).replace(old, new)
         with pytest.raises(CheckpointFormatError, match=message):
-            import_threads(target, lines, format="logs")
+            import_threads(target, text.splitlines(), format="logs")
         assert [
             path for path in tmp_path.rglob("*") if path.is_file() and path.name == "log" and "source" not in path.parts
         ] == []

@@ -6,7 +6,6 @@ Nothing is stored of a thread before all its lines were read, and their digests 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import os
 import re

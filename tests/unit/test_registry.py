@@ -88,7 +88,7 @@ def test_what_is_registered_is_got_and_registering_again_replaces():
     register_checkpoint_store("test-replaced", second)
     assert get_checkpoint_store("test-replaced") is get_saver("test-replaced") is second
     assert "test-replaced" in saver_names()
-    with pytest.raises(CheckpointerConfigurationError, match="^path: the store .* exists already"):
+    with pytest.raises(CheckpointerConfigurationError, match=r"^path: the store .* exists already"):
         get_checkpoint_store("test-replaced", path="x")
     register_checkpoint_store("test-replaced", VersionedMemorySaver)
     assert isinstance(get_saver("test-replaced"), VersionedMemorySaver)

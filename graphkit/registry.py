@@ -153,7 +153,9 @@ def _bind_options(name: str, kind: _Kind, options: Mapping[str, Any]) -> tuple[F
     """
     if isinstance(kind, BaseCheckpointSaver):
         if options:
-            raise CheckpointerConfigurationError(f"the store {name!r} exists already; it takes no {', '.join(options)}")
+            raise CheckpointerConfigurationError(
+                f"{', '.join(options)}: the store {name!r} exists already, and takes no options"
+            )
         return lambda: kind, [], {}
     # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
     # class.

@@ -6,7 +6,6 @@ Nothing is stored of a thread before all its lines were read, and their digests 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import os
 import re
@@ -221,6 +220,10 @@ _ACTIVE: Final = math.inf
 """Stands for the version of the active history, which follows all versions."""
 
 
+_OTHER_FORM: Final = "an export would write it in another way"
+"""What is wrong with a line that would be stored differently, so that it could not be told from the file afterwards."""
+
+
 class _Place(NamedTuple):
     """Where a history begins."""
 
@@ -261,6 +264,8 @@ class ThreadFile(ThreadSource):
             TypeError, ValueError: it is not the next line of an export.
         """
         history = _History.of_line(data)
+        if history.is_release and line != format_line({"release": history.version}).encode():
+            raise ValueError(_OTHER_FORM)
         last = next(reversed(self._places), None)
         if history != last or history.is_release:
             if last is not None and not history.may_follow(last):
@@ -289,9 +294,8 @@ class ThreadFile(ThreadSource):
         place = self._places[history]
         source = LineReader(self._iter_lines(place.offset), number=place.number)
         for read in self._make_records(namespace, version, self._parse_lines(source, history)):
-            # Everything else would be stored differently, and could not be told from the file afterwards.
-            if json.dumps(read.record) != json.dumps(json.loads(source.text)):
-                raise source.error("malformed: an export would write it in another way")
+            if format_line(read.record) != source.text:
+                raise source.error(f"malformed: {_OTHER_FORM}")
             yield read
 
     def _iter_lines(self, offset: int) -> Iterator[str]:

@@ -283,6 +283,17 @@ def test_a_line_that_an_export_would_write_in_another_way_changes_nothing(source
     assert not target.threads()
 
 
+def test_a_key_that_a_line_has_twice_changes_nothing(source):
+    """One of the values would be lost."""
+    lines = list(export_threads(source, types=TYPES))
+    lines[3] = lines[3].replace('"ns": ""', '"ns": "", "ns": ""', 1)
+    lines[-1] = end_of("".join(lines[2:-1]))
+    target = MemorySaver()
+    with pytest.raises(CheckpointFormatError, match="line 4: malformed: an export would write it in another way"):
+        import_threads(target, lines, types=TYPES)
+    assert not target.threads()
+
+
 def with_digest(lines):
     """Return the lines of one thread with the digest that belongs to them."""
     text = written(lines)
@@ -297,10 +308,11 @@ def test_histories_must_be_in_the_order_of_an_export(versions):
         [*lines[:2], *[line for line in lines[2:-1] if "release" in line], *lines[2:3]],
         [*lines[:2], {**lines[2], "version": True}],
         [*lines[:2], {"release": "1"}],
+        [*lines[:2], *[{**line, "other": 1} if "release" in line else line for line in lines[2:-1]]],
         lines[:2],
     ):
         target = VersionedMemorySaver()
-        with pytest.raises(CheckpointFormatError, match=r"histories|not a version|no checkpoints"):
+        with pytest.raises(CheckpointFormatError, match=r"histories|not a version|another way|no checkpoints"):
             import_threads(target, with_digest([*order, {}]), types=TYPES)
         assert not target.threads()
 
@@ -484,6 +496,7 @@ def test_damage_comes_along_and_is_reported(tmp_path, source):
 
 
 def test_logs_from_strangers_get_nowhere(tmp_path, source):
+    empty_log = '{"file": "log"}\n' + json.dumps({"digest": blake2b(digest_size=16).hexdigest()}) + "\n"
     for old, new, message in (
         ('"graphkit": "logs"', '"graphkit": "threads"', "in the format 'lines', not 'logs'"),
         ('"format": 1', '"format": 2', "reads up to 1"),
@@ -491,15 +504,16 @@ def test_logs_from_strangers_get_nowhere(tmp_path, source):
         ('"directory": "t-', '"directory": "../t-', "is not the directory of thread 't'"),
         ('"file": "log"', '"file": "../../log"', "expected a log"),
         ('"file": "log"', '"file": "run.lock"', "expected a log"),
+        ('{"file": "log"}', f'{empty_log}{{"file": "log"}}', "expected a log"),  # the file would have it twice
         ('"file": "log"', '"file": "v000007.log"', "are missing, or were changed"),
         ('"data": "', '"data": "AAAA', "were changed"),
         ('{"digest"', 'nonsense {"digest"', "not JSON"),
         ('{"file": "log"}', "[]", "not an object"),
     ):
         target = FileSystemSaver(tmp_path / "b" / "c", fsync="never")
-        lines = [line.replace(old, new) for line in export_threads(source, format="logs")]
+        text = "".join(export_threads(source, format="logs")).replace(old, new)
         with pytest.raises(CheckpointFormatError, match=message):
-            import_threads(target, lines, format="logs")
+            import_threads(target, text.splitlines(), format="logs")
         assert [
             path for path in tmp_path.rglob("*") if path.is_file() and path.name == "log" and "source" not in path.parts
         ] == []

@@ -88,7 +88,7 @@ def test_what_is_registered_is_got_and_registering_again_replaces():
     register_checkpoint_store("test-replaced", second)
     assert get_checkpoint_store("test-replaced") is get_saver("test-replaced") is second
     assert "test-replaced" in saver_names()
-    with pytest.raises(CheckpointerConfigurationError, match="exists already; it takes no path"):
+    with pytest.raises(CheckpointerConfigurationError, match=r"^path: the store .* exists already"):
         get_checkpoint_store("test-replaced", path="x")
     register_checkpoint_store("test-replaced", VersionedMemorySaver)
     assert isinstance(get_saver("test-replaced"), VersionedMemorySaver)
@@ -193,6 +193,14 @@ def test_a_keyring_in_the_options_is_checked():
     pytest.importorskip("cryptography")
     with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
         check_saver_options("file", base_directory="runs", cipher={"one": "short"})
+
+
+def test_an_option_for_a_store_that_exists_is_named_first(monkeypatch):
+    monkeypatch.setattr("graphkit.registry._STORES.registered", {})
+    register_checkpoint_store("mine", MemorySaver())
+    for call in (check_saver_options, get_saver, get_checkpoint_store):
+        with pytest.raises(CheckpointerConfigurationError, match=r"^urls: the store 'mine' exists already"):
+            call("mine", urls="x")
 
 
 def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatch):

@@ -1,7 +1,7 @@
 """show, diff, graph."""
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from pydantic import BaseModel
@@ -258,6 +258,34 @@ def test_types_that_are_unknown_here_are_shown_by_their_fields(tmp_path):
     assert waiting["payload"] == {"x": 1}
     (row,) = read_json("threads", store)
     assert row["waiting"] == {"x": 1}
+
+
+class Name(BaseModel, frozen=True):
+    text: str
+
+
+@dataclass(frozen=True)
+class Place:
+    city: str
+    tags: dict = field(default_factory=dict, hash=False)
+
+
+HASHED = {
+    "places": {Place("Bern", {"a": 1}), Place("Basel")},
+    "names": {Name(text="n"): Pair(1, frozenset({Place("Chur")}))},
+    "pairs": {(1, Pair(1, 2))},
+}
+
+
+def test_values_of_unknown_types_in_sets_and_as_keys_are_shown(tmp_path):
+    saver = FileSystemSaver(tmp_path / "hashed", fsync="never", types=[Place, Name, Pair])
+    saver.put("t", checkpoint(1, "n", "m", HASHED))
+    saver.put("t", checkpoint(2, "m", END, HASHED | {"pairs": {(1, Pair(1, 3))}}, 1))
+    state = read_json("show", tmp_path / "hashed", "t")["state"]
+    assert state["places"] == [{"city": "Basel", "tags": {}}, {"city": "Bern", "tags": {"a": 1}}]
+    assert state["names"] == {"Name(text='n')": {"a": 1, "b": [{"city": "Chur", "tags": {}}]}}
+    (change,) = read_json("diff", tmp_path / "hashed", "t")["differences"]
+    assert (change["path"], change["new"]) == ("pairs", [[1, {"a": 1, "b": 3}]])
 
 
 def test_what_is_recorded_for_the_resume_is_shown(store):

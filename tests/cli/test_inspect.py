@@ -203,6 +203,19 @@ def test_the_graph_with_the_path_taken(runs, shop):
     assert "┃ ▶ approve ┃" in path_alone.out
 
 
+def test_a_path_has_only_what_nodes_led_to(runs, shop):
+    graphkit("submit", runs, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    assert read_json("graph", runs, "t")["path"] == []
+    graphkit("worker", runs, "--app", shop, "--once")
+    assert read_json("graph", runs, "t")["path"] == [START, "reserve"]
+    graphkit("update", runs, "t", "--set", "item=desk", "--app", shop)
+    assert read_json("graph", runs, "t")["path"] == [START, "reserve"]
+    for _ in range(2):
+        assert graphkit("prune", runs, "t", "--keep-last", "1", "--interrupted").code == 0
+    assert read_json("graph", runs, "t")["path"] == []
+    assert graphkit("graph", runs, "t", "--format", "text").code == 0
+
+
 def test_types_of_a_graph(runs, shop):
     given = '{"item": "lamp", "city": "Bern"}'
     graphkit("run", runs, "--app", shop, "--thread", "t", "--input", given)

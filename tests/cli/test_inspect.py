@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from pydantic import BaseModel
 
-from graphkit import END, START, RunnableConfig
+from graphkit import END, START, Checkpoint, RunnableConfig
 from graphkit.cli.stores import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
@@ -62,6 +62,12 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     unknown = graphkit("show", store, "order-17", "-c", "0003")
     assert_refused(unknown, 11, "has no checkpoint 0003")
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
+
+
+def test_a_checkpoint_whose_own_id_has_an_ellipsis_is_found_by_it(tmp_path):
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put("t", Checkpoint(id="…1", node_id="a", next_node_id=END, state={}))
+    assert read_json("show", tmp_path, "t", "--checkpoint", "…1")["id"] == "…1"
 
 
 @pytest.mark.requirement("H44")

@@ -214,8 +214,10 @@ def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: Ch
 
 def _parse_time(value: Any) -> datetime | None:
     """Parse a time with a time zone; None for any other metadata, which callers may store."""
+    if not isinstance(value, str):
+        return None
     try:
-        return time_or_none(datetime.fromisoformat(str(value)))
+        return time_or_none(datetime.fromisoformat(value))
     except ValueError:
         return None
 
@@ -341,8 +343,9 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
 
 def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:
     """Return the histories of a thread that are not empty: that of its own graph first, if there is one."""
-    configs = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in sorted(saver.namespaces(thread_id))]
-    return [*filter(None, map(saver.history, configs))] or [()]
+    namespaces = sorted(saver.namespaces(thread_id))
+    histories = [saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace)) for namespace in namespaces]
+    return [history for history in histories if history] or [()]
 
 
 def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:

@@ -98,7 +98,7 @@ class _Group(click.Group):
         is_alone = len(args) == 1 or args[1].startswith("-")
         if self.name is not None and not is_known and is_alone and "list" in self._members:
             return super().resolve_command(ctx, ["list", *args])  # `audit DIR` is `audit list DIR`
-        if is_known or is_option or ctx.resilient_parsing:  # which completion uses
+        if is_known or is_option:
             return super().resolve_command(ctx, args)
 
         # Not in __init__, since a command that exists needs no groups.
@@ -106,4 +106,6 @@ class _Group(click.Group):
         members = {name.removeprefix(prefix): name for name in self._members if name.startswith(prefix)}
         if members:
             return word, _Group(word, members), args[1:]
+        if ctx.resilient_parsing:  # which completion uses
+            return super().resolve_command(ctx, args)
         raise click.NoSuchCommand(word, possibilities=self._members, ctx=ctx)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import WaitingInterrupt
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import progress_of, time_or_none
 from graphkit._wording import simplify_text
@@ -246,6 +246,15 @@ def status_of(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
     for latest in saver.recent(RunnableConfig(thread_id), limit=1):
         return latest.status
     return None
+
+
+_SOURCES_WITHOUT_NODE: Final = ("submit", "update", "fork", "answer")
+"""Values of the metadata's `source` of checkpoints to which no node led: they repeat the node of the one before."""
+
+
+def is_after_node(info: CheckpointInfo) -> bool:
+    """Return whether the node of a checkpoint, or START, led to it."""
+    return info.metadata.get("source") not in _SOURCES_WITHOUT_NODE
 
 
 def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:

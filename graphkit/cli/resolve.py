@@ -91,7 +91,7 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
     infos: dict[str, CheckpointInfo] = {}
     for info in history:
         infos.setdefault(info.id, info)
-    part = typed.strip(_ELLIPSIS)
+    part = typed if typed in infos else typed.strip(_ELLIPSIS)
     matches: list[str] = []
     if part in infos or len(part) >= _MIN_ID_LENGTH:
         matches = match_ids(infos, part)

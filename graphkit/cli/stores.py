@@ -488,8 +488,11 @@ class _Placeholders:
     def _make(self, type_name: str) -> type:
         factory = _FACTORIES[self._kinds[type_name]]
         placeholder: type = factory(list(self._names[type_name]))
-        module, _, placeholder.__qualname__ = type_name.rpartition(".")
+        module, _, name = type_name.rpartition(".")
+        placeholder.__name__ = placeholder.__qualname__ = name
         placeholder.__module__ = module or "builtins"
+        # The value may be in a set, or be a key, although a field of it has no hash: its type may leave that field out.
+        setattr(placeholder, "__hash__", lambda value: hash(repr(value)))  # noqa: B010 - mypy takes this one
         return placeholder
 
 

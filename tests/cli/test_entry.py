@@ -188,6 +188,11 @@ def test_completion_knows_the_threads(store, fork):
         assert "_GRAPHKIT_COMPLETE" in fork(_GRAPHKIT_COMPLETE=f"{shell}_source").stdout
 
 
+def test_completion_knows_the_second_word_of_a_command(fork):
+    done = fork(_GRAPHKIT_COMPLETE="bash_complete", COMP_WORDS="graphkit schedule ", COMP_CWORD="2")
+    assert done.stdout.split() == ["plain,add", "plain,list", "plain,remove"]
+
+
 # What cannot be shown as it is
 
 

@@ -1,12 +1,12 @@
 """show, diff, graph."""
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from pydantic import BaseModel
 
-from graphkit import END, START, RunnableConfig
+from graphkit import END, START, Checkpoint, RunnableConfig
 from graphkit.cli.stores import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
@@ -62,6 +62,12 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     unknown = graphkit("show", store, "order-17", "-c", "0003")
     assert_refused(unknown, 11, "has no checkpoint 0003")
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
+
+
+def test_a_checkpoint_whose_own_id_has_an_ellipsis_is_found_by_it(tmp_path):
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        saver.put("t", Checkpoint(id="…1", node_id="a", next_node_id=END, state={}))
+    assert read_json("show", tmp_path, "t", "--checkpoint", "…1")["id"] == "…1"
 
 
 @pytest.mark.requirement("H44")
@@ -203,6 +209,19 @@ def test_the_graph_with_the_path_taken(runs, shop):
     assert "┃ ▶ approve ┃" in path_alone.out
 
 
+def test_a_path_has_only_what_nodes_led_to(runs, shop):
+    graphkit("submit", runs, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
+    assert read_json("graph", runs, "t")["path"] == []
+    graphkit("worker", runs, "--app", shop, "--once")
+    assert read_json("graph", runs, "t")["path"] == [START, "reserve"]
+    graphkit("update", runs, "t", "--set", "item=desk", "--app", shop)
+    assert read_json("graph", runs, "t")["path"] == [START, "reserve"]
+    for _ in range(2):
+        assert graphkit("prune", runs, "t", "--keep-last", "1", "--interrupted").code == 0
+    assert read_json("graph", runs, "t")["path"] == []
+    assert graphkit("graph", runs, "t", "--format", "text").code == 0
+
+
 def test_types_of_a_graph(runs, shop):
     given = '{"item": "lamp", "city": "Bern"}'
     graphkit("run", runs, "--app", shop, "--thread", "t", "--input", given)
@@ -258,6 +277,34 @@ def test_types_that_are_unknown_here_are_shown_by_their_fields(tmp_path):
     assert waiting["payload"] == {"x": 1}
     (row,) = read_json("threads", store)
     assert row["waiting"] == {"x": 1}
+
+
+class Name(BaseModel, frozen=True):
+    text: str
+
+
+@dataclass(frozen=True)
+class Place:
+    city: str
+    tags: dict = field(default_factory=dict, hash=False)
+
+
+HASHED = {
+    "places": {Place("Bern", {"a": 1}), Place("Basel")},
+    "names": {Name(text="n"): Pair(1, frozenset({Place("Chur")}))},
+    "pairs": {(1, Pair(1, 2))},
+}
+
+
+def test_values_of_unknown_types_in_sets_and_as_keys_are_shown(tmp_path):
+    saver = FileSystemSaver(tmp_path / "hashed", fsync="never", types=[Place, Name, Pair])
+    saver.put("t", checkpoint(1, "n", "m", HASHED))
+    saver.put("t", checkpoint(2, "m", END, HASHED | {"pairs": {(1, Pair(1, 3))}}, 1))
+    state = read_json("show", tmp_path / "hashed", "t")["state"]
+    assert state["places"] == [{"city": "Basel", "tags": {}}, {"city": "Bern", "tags": {"a": 1}}]
+    assert state["names"] == {"Name(text='n')": {"a": 1, "b": [{"city": "Chur", "tags": {}}]}}
+    (change,) = read_json("diff", tmp_path / "hashed", "t")["differences"]
+    assert (change["path"], change["new"]) == ("pairs", [[1, {"a": 1, "b": 3}]])
 
 
 def test_what_is_recorded_for_the_resume_is_shown(store):

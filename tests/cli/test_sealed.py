@@ -1,6 +1,7 @@
 """Sealed directories on the command line: who has the keys sees all, who has not sees what they lack."""
 
 import json
+import os
 import uuid
 from base64 import b64encode
 
@@ -11,7 +12,7 @@ from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointConfig
 from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
 from tests.support.sweeps import in_turn
-from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, read_json
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, minutes_ago, read_json
 
 SECRET = "lamp for Anna"
 OLD, NEW = bytes(range(32)), bytes(32)
@@ -184,6 +185,14 @@ def test_a_malformed_or_missing_key_file_is_an_error_that_shows_no_key(sealed, k
     assert "repeats the key id 'a'" in done.err
     keys.unlink()
     assert_refused(graphkit("threads", sealed, "--key-file", keys), 18, "cannot be read")
+
+
+def test_a_thread_whose_status_is_sealed_is_not_deleted_as_idle(sealed):
+    for path in sealed.rglob("*"):
+        os.utime(path, (minutes_ago(60).timestamp(), minutes_ago(60).timestamp()))
+    for options in (["--dry-run"], ["--yes"]):
+        assert_refused(graphkit("prune", sealed, "--idle", "30min", *options), 21, "--key-file")
+    assert [row["thread"] for row in read_json("threads", sealed)] == ["order-17"]
 
 
 @pytest.fixture

@@ -255,7 +255,8 @@ def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store
     resumed_at = minutes_ago(10.5).isoformat()
     saver.put(RunnableConfig("import-a"), checkpoint(50, "read", "write", {}, 21, resumed_at=resumed_at))
     saver.put(RunnableConfig("import-a"), checkpoint(51, "write", "x", {}, 50, resumed_at="of the caller's own"))
-    assert took(store, "import-a") == [60.0, 30.0, None]
+    saver.put(RunnableConfig("import-a"), checkpoint(52, "x", "y", {}, 51, resumed_at=minutes_ago(8.5)))  # the same
+    assert took(store, "import-a") == [60.0, 60.0, 30.0, None]
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(0.05, None), (59, None), (60, 120.0)])

@@ -17,7 +17,7 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
 from graphkit.cli import options
-from graphkit.cli.cells import Row, describe_unreadable, format_duration, size_of
+from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Card, Column, Table
@@ -26,8 +26,6 @@ from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
-_SOURCES_WITHOUT_NODE: Final = frozenset({"input", "update", "fork", "answer"})
-"""Values of the metadata's `source` of checkpoints to which no node led."""
 _MIN_SECONDS_OF_WAIT: Final = 1.0
 """Only a step that took longer may contain a wait, so that a history of fast steps needs no look at
 pending writes."""
@@ -190,8 +188,7 @@ def _checkpoint_row(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: 
 
 def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None) -> float | None:
     """Return how long a node ran; None if no node ran, or its start is unknown."""
-    source = info.metadata.get("source")
-    if info.node_id == START or source in _SOURCES_WITHOUT_NODE:
+    if info.node_id == START or not is_after_node(info):
         return None
 
     # The step began when the run resumed, or else when the checkpoint before was stored. That one must be the parent,
@@ -217,8 +214,10 @@ def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: Ch
 
 def _parse_time(value: Any) -> datetime | None:
     """Parse a time with a time zone; None for any other metadata, which callers may store."""
+    if not isinstance(value, str):
+        return None
     try:
-        return time_or_none(datetime.fromisoformat(str(value)))
+        return time_or_none(datetime.fromisoformat(value))
     except ValueError:
         return None
 
@@ -344,8 +343,9 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
 
 def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:
     """Return the histories of a thread that are not empty: that of its own graph first, if there is one."""
-    configs = [RunnableConfig(thread_id, checkpoint_ns=ns) for ns in sorted(saver.namespaces(thread_id))]
-    return [*filter(None, map(saver.history, configs))] or [()]
+    namespaces = sorted(saver.namespaces(thread_id))
+    histories = [saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace)) for namespace in namespaces]
+    return [history for history in histories if history] or [()]
 
 
 def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:

@@ -17,7 +17,15 @@ from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMe
 from graphkit._saver.writes import Submission
 from graphkit._wording import suggest
 from graphkit.cli import options
-from graphkit.cli.cells import Row, describe_cancellation, describe_stop, format_command, format_event, status_of
+from graphkit.cli.cells import (
+    Row,
+    describe_cancellation,
+    describe_stop,
+    format_command,
+    format_event,
+    is_after_node,
+    status_of,
+)
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Message, Table, Text, View, cut, show
@@ -383,9 +391,6 @@ def worker(
 
 # graph
 
-_SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
-"""Values of the metadata's `source` of checkpoints at the node of the checkpoint before."""
-
 
 @click.command("graph", cls=Command)
 @options.directory
@@ -435,7 +440,7 @@ def graph(
         drawn = GraphDefinition()
         nodes = list(path)
         is_text = form is GraphRepresentation.Type.TEXT
-        if is_text and latest.next_node_id not in {None, path[-1]}:  # where the run continues
+        if is_text and latest.next_node_id not in (None, *path[-1:]):  # where the run continues
             nodes.append(str(latest.next_node_id))
         for source, target in dict.fromkeys(pairwise(nodes)):
             targets = drawn.edges.setdefault(source, [])
@@ -452,7 +457,7 @@ def graph(
 
 def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
     """Return the nodes that finished, oldest first, and END if the last checkpoint leads there."""
-    path = [info.node_id for info in checkpoints if info.metadata.get("source") not in _SOURCES_WITHOUT_NODE]
+    path = [info.node_id for info in checkpoints if is_after_node(info)]
     if checkpoints[-1].next_node_id == END:
         path.append(END)
     return path

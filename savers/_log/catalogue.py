@@ -278,7 +278,7 @@ class LogCatalogue(Generic[Medium]):
     def new_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
         """Return the log of a history for one caller, who closes it; the arguments are those of `shared_log`.
 
-        By default a plain log over what `new_medium` returns.
+        By default the log that `make_log` makes over what `new_medium` returns.
         """
         medium = self.new_medium(thread_id, namespace, version)
         return self.make_log(medium, thread_id, namespace, expects_release=version > 0)

@@ -26,6 +26,7 @@ from tests.support.logs import (
     locate_thread,
     pack_next,
     read_records,
+    replace_bytes,
     with_format,
 )
 
@@ -301,6 +302,21 @@ def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_reports_i
     assert file.before.offset <= begin
     root = damaged.path.parent.parent
     assert (root / file.set_aside).read_bytes() == bad
+
+
+def test_repair_keeps_a_checkpoint_whose_replaced_one_is_lost(opener, config):
+    with opener() as saver:
+        for n in range(40):
+            saver.put(config, step(n, {"n": n}))
+        replaced = list_ids(saver, config)[-2]
+        saver.put(config.with_check_point_id(replaced), step(77, {"n": 77}))
+        path = locate_log(saver.base_directory)
+    record = [record for record in read_records(path) if record.type == CHECKPOINT][1]
+    path.write_bytes(replace_bytes(path.read_bytes(), record.offset + 45, b"damaged"))
+    with opener() as saver:
+        assert saver.repair().ok
+        assert list_numbers(saver, config)[:2] == [77, 39]
+        assert saver.verify().ok
 
 
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])

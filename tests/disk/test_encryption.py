@@ -276,6 +276,22 @@ def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(
         assert saver.verify().ok
 
 
+def test_a_long_value_is_read_across_a_damaged_record_of_other_values(tmp_path):
+    items = []
+    with open_saver(tmp_path) as saver:
+        for number in range(20):
+            items = [*items, f"plain item {number} " * 20]
+            saver.put(CONFIG, made(number, items=items))
+            if number == 9:
+                saver.put_writes(CONFIG, {"plain_write": "plain answer"})
+    path = locate_log(tmp_path)
+    (written,) = [record for record in read_records(path) if record.type == WRITE]
+    path.write_bytes(replace_bytes(path.read_bytes(), written.offset + 45, b"damaged"))
+    with open_saver(tmp_path) as saver, quiet():
+        assert saver.repair().files[0].kept == 20
+        assert saver.get(CONFIG).state["items"] == items
+
+
 @pytest.mark.parametrize("forged_meta", [False, True])
 def test_a_log_in_the_place_of_another_is_refused(same_steps, forged_meta):
     path = locate_log(same_steps)

@@ -68,6 +68,8 @@ _WRITE_OPTIONS: Final = (
 _READ_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
 _LOCAL: Final = "<locals>"
 """Part of the qualified name of a class that is defined in a function."""
+_MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})
+"""The types whose values the packer stores by itself."""
 _MAX_CLASSES: Final = 1000
 """How many classes are remembered: an application may define classes again and again."""
 
@@ -638,8 +640,3 @@ def _find_member(cls: Any, value: Any, more: list[Any]) -> Any:
     if isinstance(value, int) and _combines_flags(cls):
         return cls(value)
     raise _BlockedError(f"it has no member with the value {value!r} now")
-
-
-# --- helpers of errors ------------------------------------------------------------------------------------------------
-
-_MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})

@@ -486,7 +486,7 @@ class LogDirectory:
     """
 
     def __init__(self, root: str | os.PathLike[str], name: str, io: FileIO | None) -> None:
-        """Name a directory; `make` makes it.
+        """Name a directory. What needs it first makes it.
 
         Args:
             root: the path of the root, which stays the same whatever the working directory becomes.
@@ -500,18 +500,15 @@ class LogDirectory:
         self._make_lock()
 
     def _make_lock(self) -> None:
-        self.write_lock = WriteLock(self.io, self.lock_path, self.make, LOG_LOCK_TIMEOUT)
+        # With a method of this object, the lock and this would hold each other: a log that nobody closes would keep
+        # its files open until the garbage collector finds them.
+        make = partial(_make_directory_of_logs, self.io, self.root, self.path)
+        self.write_lock = WriteLock(self.io, self.lock_path, make, LOG_LOCK_TIMEOUT)
 
     def close_after_fork(self) -> None:
         """Let go of the lock of the parent, in the child of a fork."""
         self.write_lock.close_after_fork()
         self._make_lock()
-
-    def make(self) -> None:
-        """Make the directory and those above it, where they are missing."""
-        make_root(self.io, self.root)
-        if self.path != self.root:
-            self.io.mkdir(self.path)
 
     def make_medium(self, path: str) -> FileLogBytes:
         """Return the bytes of a log, to append to it."""
@@ -524,7 +521,7 @@ class LogDirectory:
         )
 
     def _prepare_to_create(self) -> None:
-        self.make()
+        _make_directory_of_logs(self.io, self.root, self.path)
         self.write_lock.reopen()
 
     def sync_names(self, _file: FileId | None = None) -> None:
@@ -532,6 +529,13 @@ class LogDirectory:
         self.io.fsync_dir(self.path)
         if self.path != self.root:
             self.io.fsync_dir(self.root)
+
+
+def _make_directory_of_logs(io: FileIO, root: str, path: str) -> None:
+    """Make a directory of logs, and its root and those above it, where they are missing."""
+    make_root(io, root)
+    if path != root:
+        io.mkdir(path)
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()

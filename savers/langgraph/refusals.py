@@ -60,6 +60,9 @@ def find_refused(
                 return find_refused(part, str(error), pack, list_parts, path + step, depth + 1)
     except RefusedValueError as refused:
         return RefusedValueError(refused.type_name, refused.reason, path)
+    except TypeError:
+        # From a method of the application. Its text may have the value, so the packer's reason is given.
+        pass
     return RefusedValueError(name_class(type(value)), reason, path)
 
 
@@ -90,5 +93,7 @@ def list_content(content: Any, *, are_fields: bool = False) -> Iterator[tuple[st
 
 
 def name_class(cls: type) -> str:
-    """Return the module and the qualified name of a class, as errors name it."""
+    """Return the module and the qualified name of a class, as errors name it; without the module for builtins."""
+    if cls.__module__ == "builtins":
+        return cls.__qualname__
     return f"{get_module_name(cls)}.{cls.__qualname__}"

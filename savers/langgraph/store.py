@@ -215,7 +215,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
         Raises:
             InvalidNamespaceError: a label of a namespace is invalid. Nothing was changed.
-            ValueError: an operation, or an operator of a filter, does not exist, or a ttl is too long.
+            ValueError: an operation, or an operator of a filter, does not exist, or a ttl is out of range.
                 Nothing was changed.
             CheckpointSerializationError: a value cannot be stored; the error names its path. Nothing
                 was changed.
@@ -251,8 +251,8 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                 case PutOp():
                     namespace = tuple(op.namespace)
                     check_names(namespace, op.key)
-                    if op.ttl is not None and not op.ttl <= _MAX_TTL:
-                        raise ValueError(f"the ttl {op.ttl!r} is more than {_MAX_TTL:.0e} minutes")
+                    if op.ttl is not None and not -_MAX_TTL <= op.ttl <= _MAX_TTL:
+                        raise ValueError(f"the ttl {op.ttl!r} is not within {_MAX_TTL:.0e} minutes of now")
                     puts[namespace, op.key] = op
                 case SearchOp() | ListNamespacesOp() if min(op.limit, op.offset) < 0:
                     raise ValueError("limit and offset must not be negative")

@@ -1,12 +1,14 @@
 """Power loss, a full disk, failing calls, kills, forks and other processes, while an audit log is written."""
 
 import errno
+import gc
 import multiprocessing
 import os
 import random
 import signal
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +26,7 @@ from tests.disk.crashes import fixed
 from tests.disk.simfs import Disk, SimFS
 from tests.support.audit_logs import list_files, replace_pause
 from tests.support.checkpoints import list_numbers, make_checkpoint as made
-from tests.support.disks import HOOKED, HookedIO, failing, noting_calls, quiet
+from tests.support.disks import HOOKED, HookedIO, failing, list_open_files, noting_calls, quiet
 from tests.support.forked import run_in_child, start_in_child
 from tests.support.interruptions import find_places, interrupt
 
@@ -271,6 +273,16 @@ def test_what_a_writer_is_at_work_on_is_no_finding(monkeypatch, tmp_path, has_be
     written.set()
     reader.join()
     assert [report.problems for report in reports] == [()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no list of the open files here")
+def test_a_log_that_was_dropped_keeps_no_file_open(tmp_path):
+    gc.disable()
+    try:
+        AuditedSaver(MemorySaver(), AuditLog(tmp_path)).put(CONFIG, made(0))
+        assert list_open_files(tmp_path) == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

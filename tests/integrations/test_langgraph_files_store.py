@@ -115,10 +115,16 @@ class Text(str):
         return "something else"
 
 
+class Unlistable(UserDict):
+    def __iter__(self):
+        raise TypeError("a secret")
+
+
 @pytest.mark.parametrize(
     ("value", "path"),
     [
         ({"a": {"b": [1, {2}]}}, "a.b[1]"),
+        ({"a": [Unlistable(b=1)]}, "a[0]"),
         ({"a": {1: 2}}, "a[1]"),
         ({"when": datetime(2026, 1, 1, tzinfo=UTC)}, "when"),
         ({"a": Color.RED}, "a"),
@@ -134,6 +140,8 @@ def test_a_value_that_cannot_be_stored_is_refused_with_its_path(store, value, pa
     with pytest.raises(CheckpointSerializationError) as caught:
         store.batch([PutOp(("a",), "other", {"x": 1}), PutOp(("a",), "k", value)])
     assert caught.value.path == path
+    assert "builtins" not in caught.value.type_name
+    assert "secret" not in str(caught.value)
     assert store.get(("a",), "k").value == {"x": 1}
     assert store.get(("a",), "other") is None
 
@@ -153,11 +161,18 @@ def test_a_key_that_cannot_be_stored_is_refused(store, key):
     assert store.search(()) == []
 
 
-@pytest.mark.parametrize("ttl", [float("inf"), float("nan"), 1e12])
+@pytest.mark.parametrize("ttl", [float("inf"), float("-inf"), float("nan"), 1e12, -1e12])
 def test_a_ttl_that_no_time_can_hold_is_refused(store, ttl):
+    async def put_together():
+        puts = (store.aput(("a",), key, {"x": 1}, ttl=ttl if key == "k" else None) for key in "jkl")
+        return await asyncio.gather(*puts, return_exceptions=True)
+
     with pytest.raises(ValueError, match="ttl"):
         store.put(("a",), "k", {"x": 1}, ttl=ttl)
-    assert store.get(("a",), "k") is None
+    before, error, after = asyncio.run(put_together())
+    assert isinstance(error, ValueError)
+    assert before is after is None
+    assert sorted(item.key for item in store.search(("a",))) == ["j", "l"]
 
 
 # Searches

@@ -12,7 +12,7 @@ import uuid
 import zoneinfo
 from collections import deque, namedtuple
 from dataclasses import InitVar, dataclass, field, fields, is_dataclass
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, IntFlag
 from functools import cached_property
@@ -398,6 +398,15 @@ class Day(datetime):
     pass
 
 
+class Zone(tzinfo):
+    def utcoffset(self, _):
+        return timedelta(hours=1)
+
+
+class Span(timedelta):
+    pass
+
+
 ENDLESS = []
 ENDLESS.append(ENDLESS)
 REFUSED = [
@@ -406,7 +415,7 @@ REFUSED = [
     ({"p": Person(name="a", anything={"b c": (Custom(),)})}, ".p.anything['b c'][0]", "Custom", ""),
     (Person(name="a", anything=SecretStr("s")), ".anything", "SecretStr", "pass types=[..., SecretStr]"),
     (Send("n", Custom()), "[1]", "Custom", ""),
-    ({1: {frozenset(): 3}}, "[1][frozenset()]", "key of type builtins.frozenset", ""),
+    ({1: {frozenset(): 3}}, "[1][frozenset()]", "key of type frozenset", ""),
     ([2**70], "[0]", "int", "64-bit"),
     (Derived("a"), "", "Derived", "its attribute 'derived' is not a field"),
     (Guarded("a"), "", "Guarded", "its field 'text' is a property"),
@@ -415,6 +424,8 @@ REFUSED = [
     (make_box("a"), "", "Box[str]", "has no such class under this name"),
     (Hidden(1), "", "NotFoundHere", "has no such class under this name"),
     (Day(2026, 1, 2), "", "Day", ""),
+    ([time(12, tzinfo=Zone())], "[0].tzinfo", "Zone", "pass types=[..., Zone]"),
+    (timezone(Span(hours=1)), "[0]", "Span", ""),
     (ENDLESS, 100 * "[0]", "list", ""),
 ]
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, final
 
-from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
 from graphkit._to_thread import unwrap_outcome
 
@@ -35,7 +35,7 @@ class _Waiter(NamedTuple):
 
     part_index: int
     for_own_parts: bool
-    """Whether the part requested the wait itself, for one of its own parts."""
+    """Whether the part requested the wait itself: for one of its own parts, or for a task that it has started."""
 
 
 class _PendingRecord(NamedTuple):
@@ -196,16 +196,12 @@ class _Scheduler:
                 raise  # asked to end for the second time
             self.stopped = raised
             return
-        outcomes_by_part: dict[int, list[DoneTask]] = {}
+        answers: dict[int, _Answer] = {}
         for task in done:
             ticket, result, error = task
-            waiter = self.waiters.pop(ticket)
-            index = waiter.part_index
-            if waiter.for_own_parts:
-                outcomes_by_part.setdefault(index, []).append(task)
+            index, for_own_parts = self.waiters.pop(ticket)
+            if for_own_parts:  # the part waits again for those of its tickets that are not done
+                answers.setdefault(index, _Answer([])).value.append(task)
             else:
-                self.ready.append((index, _Answer(result, error)))
-        for index, outcomes in outcomes_by_part.items():
-            # The part waits again for those of its tickets that are not done.
-            self.waiters = {ticket: waiter for ticket, waiter in self.waiters.items() if waiter.part_index != index}
-            self.ready.append((index, _Answer(outcomes)))
+                answers[index] = _Answer(result, error)
+        self.ready.extend(answers.items())

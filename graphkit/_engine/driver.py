@@ -81,8 +81,9 @@ def check_access(history: RunHistory, *, is_run: bool) -> None:
     check_rights(saver, config, "run_lock", *_HISTORY)
     if not is_run:
         return
-    for namespace, nested_saver in find_nested(history.program, saver, config.checkpoint_ns):
-        lock = () if nested_saver is saver else ("run_lock",)
+    for namespace, nested_saver, outer_saver in find_nested(history.program, saver, config.checkpoint_ns):
+        # The run holds the lock of its own saver anyway, and that of a nested graph inside it.
+        lock = () if nested_saver is saver or nested_saver is outer_saver else ("run_lock",)
         check_rights(nested_saver, config.replace(checkpoint_ns=namespace), *lock, *_HISTORY)
     options = history.program.options
     if options.release_thread:

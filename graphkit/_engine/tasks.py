@@ -33,7 +33,14 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
-from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, judge_cancellation, wait_until_done
+from graphkit._to_thread import (
+    HeldCancellation,
+    Outcome,
+    capture_outcome,
+    judge_cancellation,
+    unwrap_outcome,
+    wait_until_done,
+)
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
@@ -300,10 +307,10 @@ class AsyncPool:
         ticket = next(self.tickets)
         has_async_form = isinstance(task, RunNode) and task.call.async_form is not None
         if task.executor is None and (is_async(task) or has_async_form):
-            coroutine = _capture_outcome(self.run(task))
+            coroutine = self.run(task)
         else:
             coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
-        running = asyncio.ensure_future(coroutine)
+        running = asyncio.ensure_future(_capture_outcome(coroutine))
         self.running[ticket] = running
         running.add_done_callback(partial(self._mark_done, ticket))
         return ticket
@@ -360,7 +367,7 @@ class AsyncPool:
         else:
             await self.cancellation.complete_in_thread(close_generator, request)
 
-    async def _await_future(self, ticket: int, task: Task, future: Future[Any]) -> Outcome:
+    async def _await_future(self, ticket: int, task: Task, future: Future[Any]) -> Any:
         import asyncio
 
         # Not asyncio.wrap_future: it would log an error a second time, as never retrieved.
@@ -371,11 +378,11 @@ class AsyncPool:
             # A closing event loop cancels this task, but the call must end first.
             with suppress(asyncio.CancelledError):
                 await done.wait()
-        result, error = self.futures.collect_outcome(ticket, task)
-        if error is None and inspect.isawaitable(result):  # a sync function may return an awaitable
-            with executing(task.context):
-                return await _capture_outcome(result)
-        return result, error
+        result = unwrap_outcome(self.futures.collect_outcome(ticket, task))
+        if not inspect.isawaitable(result):
+            return result
+        with executing(task.context):  # a sync function may return an awaitable
+            return await result
 
 
 def is_async(task: Task) -> bool:

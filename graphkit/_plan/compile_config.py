@@ -368,8 +368,8 @@ def find_programs(program: Program, namespace: str) -> list[Program] | None:
 
 def find_nested(
     program: Program, saver: BaseCheckpointSaver | None, namespace: str = ""
-) -> Iterator[tuple[str, BaseCheckpointSaver]]:
-    """Yield the namespace and the saver of each nested graph that stores its history, at any depth.
+) -> Iterator[tuple[str, BaseCheckpointSaver, BaseCheckpointSaver | None]]:
+    """Yield (namespace, saver, saver of its outer graph) of each nested graph that stores its history, at any depth.
 
     Args:
         program: the outer graph.
@@ -381,11 +381,11 @@ def find_nested(
         nested_namespace = subgraph_namespace(namespace, node.id)
         nested_saver = nested.find_saver(saver)
         if nested_saver is not None:
-            yield nested_namespace, nested_saver
+            yield nested_namespace, nested_saver, saver
         yield from find_nested(nested, nested_saver, nested_namespace)
 
 
 def find_savers(program: Program, saver: BaseCheckpointSaver) -> list[BaseCheckpointSaver]:
     """Return the saver of a graph, and those that its nested graphs have of their own, once each."""
-    savers = [saver, *(nested_saver for _, nested_saver in find_nested(program, saver))]
+    savers = [saver, *(nested_saver for _, nested_saver, _ in find_nested(program, saver))]
     return [*{id(each): each for each in savers}.values()]

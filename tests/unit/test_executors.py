@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import ContextVar, copy_context
 from pathlib import Path
@@ -218,6 +218,22 @@ def test_an_executor_that_takes_nothing_is_a_failure_of_the_node(go):
     with pytest.raises(NodeExecutionError, match="shutdown") as failed:
         go(fork_of(where, where).compile(executor=pool), {})
     assert failed.value.node_id == "n0"
+
+
+class Confused(Executor):
+    """Returns something else than the function does that it is given."""
+
+    def submit(self, _function, /, *_args, **_kwargs):
+        future = Future()
+        future.set_result(None)
+        return future
+
+
+def test_an_executor_that_returns_something_else_is_a_failure_of_the_node():
+    graph = StateGraph(SCHEMA).add_node("a", where, executor=Confused())
+    app = connect(graph, "START>a a>END").compile()
+    with pytest.raises(NodeExecutionError, match="'a' failed: TypeError"):
+        asyncio.run(asyncio.wait_for(app.ainvoke({}), 60))
 
 
 # --- in other processes -----------------------------------------------------------------------------------------------

@@ -890,6 +890,18 @@ def test_it_goes_with_the_thread(options, tmp_path):
     assert [*saver.versions_by_thread_id("t")] == ([1] if "release_thread" in options else [])
 
 
+@pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
+def test_a_saver_in_which_a_nested_graph_stores_nothing_is_left_alone(options):
+    own = VersionedMemorySaver()
+    chain(p=Node("p", [])).compile(checkpoint_saver=own).invoke({}, CONFIG)
+    kept = stored(own)
+
+    graph = with_own(own, None, p=Node("p", []), checkpoint_interval=0)
+    graph.compile(checkpoint_saver=MemorySaver(), **options).invoke({}, CONFIG)
+
+    assert stored(own) == kept
+
+
 @both
 def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
     runs = []

@@ -143,9 +143,11 @@ class WriteLock:
     def __exit__(self, *_: object) -> None:
         # The first line is the `try`: an exception before it would leave the lock taken.
         try:
+            if self._holder != threading.get_ident():
+                return  # `free` was called in the block, and another thread of execution may have the lock by now
             if self._depth:
                 self._depth -= 1
-            elif self._holder:
+            else:
                 # In the reverse order. If an exception comes between two of these lines, `free` finds
                 # the mutex still owned, and does the rest.
                 self._holder = 0

@@ -141,11 +141,11 @@ class WriteLock:
             self.free()
             raise
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error_type: object, *_: object) -> None:
         # The first line is the `try`: an exception before it would leave the lock taken.
         try:
-            if self._holder != get_ident():
-                return  # `free` was called in the block, and another thread of execution may have the lock by now
+            if error_type is not None and not self.is_mine:
+                return  # it was freed on the way out, and another thread of execution may have it by now
             if self._depth:
                 self._depth -= 1
             else:

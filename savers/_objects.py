@@ -193,7 +193,7 @@ class Bucket:
         """Return the local files that `create` has not linked yet, or whose process has died before."""
         if not self._is_local:
             return []
-        return [name for name, _ in self.scan("") if _UNFINISHED.fullmatch(name)]
+        return [name for name, length in self.scan("") if length is not None and _UNFINISHED.fullmatch(name)]
 
     def measure(self, directory: str) -> int:
         """Return the bytes of all objects below a directory."""

@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 from contextlib import contextmanager, suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import ThreadBusyError
@@ -99,7 +100,7 @@ class WriteLock:
         self._fd = -1
 
     def __enter__(self) -> None:
-        holder = threading.get_ident()
+        holder = get_ident()
         if self._holder == holder:
             self._depth += 1
             return
@@ -119,7 +120,7 @@ class WriteLock:
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread of execution has entered the lock."""
-        return self._holder == threading.get_ident()
+        return self._holder == get_ident()
 
     @contextmanager
     def enter_if_free(self) -> Iterator[bool]:
@@ -133,19 +134,21 @@ class WriteLock:
             return
         try:
             if self._mutex.acquire(blocking=False) and self._fd >= 0 and self._lock(self._fd):
-                self._holder = threading.get_ident()
+                self._holder = get_ident()
             yield self.is_mine
             self.free()
         except BaseException:
             self.free()
             raise
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error_type: object, *_: object) -> None:
         # The first line is the `try`: an exception before it would leave the lock taken.
         try:
+            if error_type is not None and not self.is_mine:
+                return  # it was freed on the way out, and another thread of execution may have it by now
             if self._depth:
                 self._depth -= 1
-            elif self._holder:
+            else:
                 # In the reverse order. If an exception comes between two of these lines, `free` finds
                 # the mutex still owned, and does the rest.
                 self._holder = 0

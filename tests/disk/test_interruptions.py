@@ -1,15 +1,19 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
 import sys
+import threading
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.errors import CheckpointStorageError
 from graphkit.operations import erase
 from graphkit.saver_kit import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from savers._filesystem import lifecycle, store as file_store
 from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import apply_update, list_ids, make_following
 from tests.support.contents import describe, read_all
@@ -190,3 +194,40 @@ def test_a_signal_when_a_write_lock_is_left_does_not_keep_it(tmp_path, name, cou
     for number, writer in ((8, other), (9, saver)):
         writer.put(ROOT, make_following(number, {}))
     assert list_ids(saver, ROOT)[:2] == ["c9", "c8"]
+
+
+def test_a_lock_that_was_freed_on_the_way_out_is_not_taken_from_the_next_writer(tmp_path, monkeypatch):
+    """Ctrl-C in a call within a delete frees the lock of that, which another thread of execution has waited for."""
+    saver, other = (FileSystemSaver(tmp_path, fsync="never", lock_timeout=0) for _ in range(2))
+    Thread(saver)
+    lock = saver._store.write_lock(saver._store.locate("t"))
+    is_entered, may_leave = threading.Event(), threading.Event()
+
+    def write():
+        with lock:
+            is_entered.set()
+            may_leave.wait(10)
+
+    def interrupt_look(*_):
+        if lock.is_mine:
+            writer.start()
+            raise KeyboardInterrupt
+        return True
+
+    def free_and_wait(store):
+        free_write_locks(store)
+        assert is_entered.wait(10)
+
+    writer = threading.Thread(target=write)
+    free_write_locks = file_store.Store.free_write_locks
+    monkeypatch.setattr(lifecycle, "is_idle", interrupt_look)
+    monkeypatch.setattr(file_store.Store, "free_write_locks", free_and_wait)
+    with pytest.raises(KeyboardInterrupt):
+        saver.delete_idle(idle_since=datetime.now(UTC))
+    with pytest.raises(CheckpointStorageError, match="another writer kept it"):
+        other.put(ROOT, make_following(8, {}))
+    may_leave.set()
+    writer.join()
+    for number, each in ((8, other), (9, saver)):
+        each.put(ROOT, make_following(number, {}))
+    assert list_ids(other, ROOT)[:2] == ["c9", "c8"]

@@ -11,7 +11,7 @@ from tests.disk import crashes
 from tests.disk.crashes import Crashes, config_of, expect_each, grown, made, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_ids, list_numbers
-from tests.support.disks import set_boot
+from tests.support.disks import FileIO, set_boot
 from tests.support.logs import SECTOR, locate_log, lose_sectors, read_records
 
 CONFIG = RunnableConfig("t")
@@ -279,3 +279,15 @@ def test_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot):
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         saver.put(CONFIG, made(COUNT))
     assert read_records(locate_log(tmp_path))[-1].unsynced == 0
+
+
+@pytest.mark.parametrize(("fsync", "is_synced"), [("always", True), (60, True), ("never", False)])
+def test_a_worker_process_syncs_each_put_unless_its_saver_never_does(tmp_path, monkeypatch, fsync, is_synced):
+    """It has no thread that flushes."""
+    syncs = []
+    monkeypatch.setattr(FileIO, "fdatasync", lambda io, fd: syncs.append(fd))
+    with FileSystemSaver(tmp_path, fsync=fsync).opener()() as saver:
+        saver.put(config_of(), made(0))
+        syncs.clear()
+        saver.put(config_of(), made(1))
+        assert bool(syncs) is is_synced

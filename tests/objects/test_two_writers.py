@@ -306,6 +306,7 @@ SEGMENT = "00000001.00000000000000000000"
     [
         *("README", "t/README", "t/~/notes.txt", "t/~/00000001.old", "other/file"),
         *(SEGMENT, f"t/{SEGMENT}", f"t/~/{SEGMENT}.old/file", "t/~/directory/file"),
+        *(f"t/~/{SEGMENT[:-1]}1/file", f".{'0' * 32}/file"),
     ],
 )
 def test_objects_of_others_are_passed_over(url, name):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Flag
+from enum import Enum, Flag
 from types import NoneType
 from typing import Any, Final, NoReturn, final
 
@@ -309,7 +309,7 @@ def thaw(value: Any) -> Any:
         return dict(zip(value, map(thaw, value.values()), strict=True))
     if cls is FrozenSet:
         return set(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, Enum):
         return tuple.__new__(cls, map(thaw, value))
     return value
 

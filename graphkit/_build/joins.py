@@ -76,7 +76,7 @@ def find_chosen_fork(
 
 
 def find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
-    """Return where each node may lead by its edge and its Commands; a text that is no node if that may be anywhere."""
+    """Return where each node may lead, by its edge and its Commands: to `_SINK`, no node, if it may be anywhere."""
     successors = {source: _targets_of(edge) for source, edge in edges.items()}
     for node in nodes.values():
         if node.destinations:

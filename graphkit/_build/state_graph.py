@@ -24,7 +24,6 @@ from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import Command
 from graphkit._values.channels import Channel
-from graphkit._values.codec.type_registry import find_application_types
 from graphkit._values.frozen import is_pydantic_model, private_copy
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
 from graphkit._wording import name_type, suggest
@@ -642,6 +641,8 @@ def _parse_class(schema: type) -> StateSchema:
     if issubclass(schema, AgentState):
         return StateSchema(schema.SCHEMA, schema)
     if typing.is_typeddict(schema):
+        from graphkit._values.codec.type_registry import find_application_types  # loads msgpack
+
         hints = _read_hints(schema)
         types = find_application_types(hints.values())
         return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)

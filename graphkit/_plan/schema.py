@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from graphkit._values.channels import REMOVE, Channel
-from graphkit._values.codec.type_registry import find_application_types
 from graphkit._values.frozen import FrozenDict, freeze, is_pydantic_model
 from graphkit._values.state import AgentState, StateSerializer, merge
 from graphkit._wording import suggest
@@ -201,6 +200,8 @@ class DataclassSchema(StateSchema):
                 self._defaults[field.name] = Channel(default=make_default)
             else:
                 channels[field.name] = with_default(channel, make_default)
+        from graphkit._values.codec.type_registry import find_application_types  # loads msgpack
+
         types = find_application_types(hints.values())
         super().__init__(channels, make_state_class(cls, names), keys=names, types=types, closed_as=cls.__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._values.codec import Codec
+from graphkit._values.codec import Codec, make_learning_codec
 from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
 
@@ -31,9 +31,9 @@ class JsonValueCodec:
 
         Args:
             types: the types that values hold.
-            learns_types: as for a Codec.
+            learns_types: register each type when one of its objects is packed, instead.
         """
-        self._codec = Codec(types, learns_types=learns_types)
+        self._codec = make_learning_codec() if learns_types else Codec(types)
 
     def encode(self, value: Any, path: str, levels: int = _LEVELS) -> Any:
         """Convert a value to JSON types; pack what JSON cannot hold exactly.

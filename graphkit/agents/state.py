@@ -21,7 +21,7 @@ from graphkit._build.state_graph import parse_schema
 from graphkit._options import parse_json
 from graphkit._plan.schema import StateSchema
 from graphkit._values.channels import MessagesChannel
-from graphkit._values.codec import Codec, MalformedDataError, thaw
+from graphkit._values.codec import Codec, MalformedDataError, make_learning_codec, thaw
 from graphkit._values.frozen import freeze
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit._values.state import MessagesState
@@ -157,7 +157,7 @@ class StateSerializer:
         """
         try:
             plain = _plain(state)
-            body = Codec(learns_types=True).pack(plain)
+            body = make_learning_codec().pack(plain)
         except CheckpointSerializationError:
             if not allow_pickle:
                 raise

@@ -55,10 +55,10 @@ class _Action:
 
 
 def _add_forwarding(cls: type[_Saver], *, contracts: Sequence[type]) -> type[_Saver]:
-    """Add methods that record each call and forward it, for all public methods of some contracts."""
+    """Add methods that record each call and forward it, for the public methods that a class has from some contracts."""
     for contract in contracts:
         for name, method in inspect.getmembers(contract, inspect.isfunction):
-            if not name.startswith("_") and name not in vars(cls):
+            if not name.startswith("_") and getattr(cls, name) is method:
                 setattr(cls, name, _make_method(method))
 
     return abc.update_abstractmethods(cls)

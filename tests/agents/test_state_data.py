@@ -2,8 +2,9 @@
 
 import json
 import pickle
-from dataclasses import make_dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 
 import pytest
 from hypothesis import given, strategies as st
@@ -51,6 +52,25 @@ def test_a_deep_state_comes_back():
     data = StateSerializer.serialize(state)
     assert StateSerializer.serialize(StateSerializer.deserialize(data)) == data
     assert StateSerializer.serialize(StateSerializer.from_json(StateSerializer.to_json(state))) == data
+
+
+class Size(tuple, Enum):  # noqa: SLOT001 - members have attributes
+    SMALL = (1, 2)
+
+
+@dataclass
+class Shirt:
+    sizes: list[Size]
+
+
+def test_a_member_of_an_enum_of_tuples_comes_back_as_itself():
+    state = {"size": Size.SMALL, "shirt": Shirt([Size.SMALL])}
+    for back in (
+        StateSerializer.deserialize(StateSerializer.serialize(state), types=[Size, Shirt]),
+        StateSerializer.from_json(StateSerializer.to_json(state), types=[Size, Shirt]),
+    ):
+        assert back["size"] is Size.SMALL
+        assert back["shirt"].sizes[0] is Size.SMALL
 
 
 def test_a_state_of_a_run_is_accepted():

@@ -59,6 +59,14 @@ def test_the_first_use_of_a_store_loads_nothing_more_than_its_opening(tmp_path):
     assert {*loaded(IMPORT + USE.format(root=str(tmp_path)))} == {*opened}
 
 
+def test_a_graph_of_channels_without_a_saver_loads_no_codec():
+    loaded(
+        "import sys; from graphkit import START, StateGraph\n"
+        "StateGraph({}).add_node('a', dict).add_edge(START, 'a').set_finish_point('a').compile().invoke({})\n"
+        "assert 'msgpack' not in sys.modules"
+    )
+
+
 # Commands
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from graphkit import Checkpoint, RunnableConfig, Tag, testing
-from graphkit.errors import CheckpointSerializationError
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.saver_kit import FrozenDict
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
@@ -126,6 +126,15 @@ class MakesTheThreadFirst(MemorySaver):
 class FoldsCase(MemorySaver):
     def _get_history(self, config):
         return super()._get_history(config.replace(thread_id=config.thread.lower()))
+
+
+@breaks("test_release_of_an_empty_thread_returns_an_empty_tag")
+class ReleasesOnlyWhatExists(MemorySaver):
+    def release(self, config=None):
+        thread = RunnableConfig.of(config).thread
+        if thread not in self._threads:
+            raise CheckpointNotFoundError(thread)
+        return super().release(config)
 
 
 @breaks("test_release_covers_every_namespace_and_returns_the_root")

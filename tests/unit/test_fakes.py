@@ -96,9 +96,13 @@ def test_a_subclass_keeps_its_own_methods():
         def put(self, config, checkpoint):
             raise FULL
 
+        def tag(self, config, version=None):
+            raise FULL
+
     saver = Full(VersionedMemorySaver())
-    with pytest.raises(CheckpointStorageError):
-        saver.put(None, made({"n": 1}))
+    for call in (partial(saver.put, None, made({"n": 1})), partial(saver.tag, None)):
+        with pytest.raises(CheckpointStorageError):
+            call()
     assert [*saver.versions_by_thread_id("t")] == []
     assert saver.count("versions_by_thread_id") == 1
 

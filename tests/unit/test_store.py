@@ -7,10 +7,11 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
-from graphkit import RunnableConfig
+from graphkit import RunnableConfig, StateGraph
 from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
@@ -257,6 +258,29 @@ def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):
     loaded = store.load(state.run_id)
     assert loaded.get_secret("token") == (None, False)
     assert loaded.set_secret("token", "again").get_secret("token") == ("again", True)
+
+
+class Outer(TypedDict):
+    inner: State
+
+
+@pytest.mark.requirement("G32")
+def test_a_state_in_the_state_of_a_graph_keeps_its_secrets_and_is_not_stored(tmp_path):
+    seen = []
+    state = State({"k": 1}).set_secret("token", "hunter2")
+    graph = StateGraph(Outer).add_sequence([("a", lambda outer: seen.append(outer["inner"].get_secret("token")))])
+    graph.set_entry_point("a").set_finish_point("a")
+
+    graph.compile().invoke({"inner": state})
+    assert seen == [("hunter2", True)]
+    app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never", compression=None))
+    with pytest.raises(CheckpointSerializationError, match="cannot be stored"):
+        app.invoke({"inner": state}, RunnableConfig("t"))
+    assert b"hunter2" not in bytes_under(tmp_path)
+
+
+def test_a_state_is_no_dataclass_whose_fields_others_would_show():
+    assert not dataclasses.is_dataclass(State)
 
 
 # CheckpointStore

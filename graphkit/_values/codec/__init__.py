@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Flag
+from enum import Enum, Flag
 from types import NoneType
-from typing import Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn, TypeAlias, final
 
 from msgpack import Packer, packb, unpackb
 
@@ -52,6 +52,8 @@ PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
 
 _SETS: Final = frozenset({set, frozenset, FrozenSet})
+_FindType: TypeAlias = Callable[[type], ApplicationType | None]
+"""Returns the application type of a class; None if its objects may not be stored."""
 
 
 @final
@@ -60,11 +62,11 @@ class Writer:
 
     __slots__ = ("_checks_scalars", "_find_type", "_open_records")
 
-    def __init__(self, find_type: Callable[[type], ApplicationType | None], *, checks_scalars: bool) -> None:
+    def __init__(self, find_type: _FindType, *, checks_scalars: bool) -> None:
         """Make a writer.
 
         Args:
-            find_type: returns the application type of a class; None if it may not be stored as one.
+            find_type: finds the application types of objects.
             checks_scalars: whether to check each int and str, after msgpack refused one of them.
         """
         self._find_type = find_type
@@ -309,7 +311,7 @@ def thaw(value: Any) -> Any:
         return dict(zip(value, map(thaw, value.values()), strict=True))
     if cls is FrozenSet:
         return set(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, Enum):
         return tuple.__new__(cls, map(thaw, value))
     return value
 
@@ -399,16 +401,10 @@ class Codec:
 
     __slots__ = ("_find_type", "_registry")
 
-    def __init__(self, types: Iterable[type] = (), *, learns_types: bool = False) -> None:
-        """Make a codec for these application types, and those that their fields name.
-
-        Args:
-            types: the types.
-            learns_types: register each further type when one of its objects is packed. Only a reader
-                that is told all the types can unpack the result.
-        """
+    def __init__(self, types: Iterable[type] = ()) -> None:
+        """Make a codec for these application types, and those that their fields name."""
         self._registry = TypeRegistry()
-        self._find_type = self._registry.learn if learns_types else self._registry.by_type.get
+        self._find_type: _FindType = self._registry.by_type.get
         self.register(*types)
 
     @property
@@ -577,6 +573,13 @@ class Codec:
         except Exception as error:
             # msgpack raises many kinds of errors, and a registered class may raise any.
             raise MalformedDataError(f"not a packed value: {str(error) or type(error).__name__}") from error
+
+
+def make_learning_codec() -> Codec:
+    """Make a codec that registers each type when it packs an object of it. A reader must be given all the types."""
+    codec = Codec()
+    codec._find_type = codec._registry.learn  # noqa: SLF001 - of this module
+    return codec
 
 
 def _packed(tree: object) -> bytes:

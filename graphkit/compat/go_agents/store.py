@@ -12,7 +12,6 @@ thread id.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -41,7 +40,6 @@ _EMPTY: Final = FrozenDict()
 
 
 @final
-@dataclasses.dataclass(init=False, repr=False, slots=True)
 class State:
     """The data of a run, with their provenance. Immutable: each change returns a new State.
 
@@ -58,12 +56,15 @@ class State:
     event. A program that loads a State sets its secrets again.
     """
 
+    # Not a dataclass: the codec stores one by its fields, and others show them, the secrets among them.
+    __slots__ = ("_data", "_secrets", "checkpoint_node", "observer", "run_id", "timestamp")
+
     _data: FrozenDict
     run_id: str
     checkpoint_node: str
     timestamp: datetime
-    observer: Observer | None = dataclasses.field(compare=False)
-    _secrets: Mapping[str, Any] = dataclasses.field(compare=False)
+    observer: Observer | None
+    _secrets: Mapping[str, Any]
 
     def __init__(self, data: Mapping[str, Any] = _EMPTY, observer: Observer | None = None) -> None:
         """Start a run: a new run id, the current time, no node yet."""
@@ -89,7 +90,7 @@ class State:
 
     def _with(self, **changes: Any) -> State:
         """Return a State with some fields changed."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {name: getattr(self, name) for name in State.__slots__}
         return State._restore(**{**fields, **changes})
 
     def __setattr__(self, name: str, value: object = None) -> None:
@@ -218,6 +219,12 @@ class State:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"not a State: {type(error).__name__}: {error}"
             raise CheckpointSerializationError("", "JSON", reason, raw=text) from error
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, State):
+            return NotImplemented
+        names = ("_data", "run_id", "checkpoint_node", "timestamp")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
         return hash((self.run_id, self.timestamp))

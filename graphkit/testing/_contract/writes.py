@@ -256,7 +256,8 @@ class WriteTests(ContractTests):
         question = {**make_interrupt(), "deadline": DUE, "default": [None]}
         saver.put_writes(CONFIG, {"interrupt:i": question, "interrupt:j": make_interrupt()})
         self.assert_status(saver, "interrupted", interrupts=["i", "j"], next_time=DUE)
-        check.equal([each.deadline for each in saver.interrupts("t")], [DUE, None])
+        for reader in self.readers_of(saver):
+            check.equal([each.deadline for each in reader.interrupts("t")], [DUE, None])
 
     def test_a_cancelled_thread_waits_for_nothing(self) -> None:
         saver = self.open()
@@ -265,10 +266,11 @@ class WriteTests(ContractTests):
         check.equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
         check.equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
         self.assert_status(saver, "cancelled", stopped=["cancelled"])
-        if saver.lists_threads:
-            check.items(saver.interrupts(), [], "the interrupts of all threads")
-        cancellation = check.not_none(check.not_none(saver.summary(CONFIG)).cancellation)
-        check.equal(cancellation["reason"], "no more")
+        for reader in self.readers_of(saver):
+            if reader.lists_threads:
+                check.items(reader.interrupts(), [], "the interrupts of all threads")
+            cancellation = check.not_none(check.not_none(reader.summary(CONFIG)).cancellation)
+            check.equal(cancellation["reason"], "no more")
 
         # As a resume does.
         saver.put_writes(CONFIG, {"cancelled": None})

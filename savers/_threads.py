@@ -59,10 +59,6 @@ class WouldWaitError(Exception):
     """A lock is in use, and the caller must not wait. Nothing was changed."""
 
 
-class InUseError(Exception):
-    """Another thread of execution uses a log or the connection, for some microseconds as a rule. Nothing was done."""
-
-
 class _State(threading.local):
     may_wait = True
 

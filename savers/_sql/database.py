@@ -486,7 +486,7 @@ class Database(ABC):
         """Return whether a short statement that reads takes only some microseconds: a connection is open, to a file.
 
         Raises:
-            InUseError: another thread of execution of this process uses the connection.
+            WouldWaitError: another thread of execution of this process uses the connection.
         """
         return False
 

@@ -32,7 +32,7 @@ from savers._sql.columns import decode_row, encode_text
 from savers._sql.database import DatabaseDamagedError
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
-from savers._threads import InUseError, WouldWaitError, hold_if_free, refuse_waiting
+from savers._threads import WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -207,7 +207,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         database = self._database
         if appends and not database.writes_at_once:
             return None
-        with suppress(InUseError, WouldWaitError), refuse_waiting():
+        with suppress(WouldWaitError), refuse_waiting():
             # Now, because a put that finds the connection in use leaves the log closed.
             if not database.check_free():
                 return None

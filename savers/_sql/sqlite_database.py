@@ -33,7 +33,7 @@ from savers._sql.sqlite_connection import (
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.statements import create_tables, is_current, select_version
-from savers._threads import Backoff, InUseError, PeriodicFlush, check_may_wait, is_mine
+from savers._threads import Backoff, PeriodicFlush, WouldWaitError, check_may_wait, is_mine
 
 _REINDEX: Final = (
     "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which rebuilds all indexes; "
@@ -109,7 +109,7 @@ class SqliteDatabase(Database):
     def check_free(self) -> bool:
         connections = self._connections
         if connections.lock.is_mine():
-            raise InUseError
+            return False
         with connections.lock_if_free:
             return connections.main is not None
 
@@ -128,7 +128,7 @@ class SqliteDatabase(Database):
         try:
             with connections.lock if own is None else connections.lock_if_free:
                 return connections.use_main().run(sql, parameters, "read")[0]
-        except InUseError:
+        except WouldWaitError:
             check_may_wait()
         with connections.borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
@@ -408,7 +408,7 @@ class _MainLock:
         Args:
             mutex: an RLock.
             path: the database, for errors.
-            timeout: seconds to wait for another thread of execution; None to raise InUseError at once.
+            timeout: seconds to wait for another thread of execution; None to raise WouldWaitError at once.
         """
         self._mutex = mutex
         self._path = path
@@ -431,7 +431,7 @@ class _MainLock:
 
     def _wait(self) -> None:
         if self._timeout is None:
-            raise InUseError
+            raise WouldWaitError
         check_may_wait()
         if not self._mutex.acquire(timeout=self._timeout):
             raise make_busy_error(self._path, "write", self._timeout)

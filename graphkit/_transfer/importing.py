@@ -498,8 +498,9 @@ def _import_files(source: LineReader, directory: Path, thread_id: str) -> None:
             path = directory / name
             if name in missing:
                 logs[name].replace(path)
-            sync_directory(path.parent)
-    # An import that died may have created the directory of a namespace without syncing its name.
+            if name != _ROOT_LOG:
+                sync_directory(path.parent)
+    # That has the root's log, and the names of namespaces: an import that died may not have brought them to the disk.
     sync_directory(directory)
 
 

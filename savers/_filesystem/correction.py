@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
     from savers._log.records import Records
 
-_POLYNOMIAL: Final = 0xEDB8_8320
-_BITS: Final = 8
 _LONGEST: Final = 1 << 16
 """The longest record that is corrected, in bytes.
 
@@ -30,20 +28,10 @@ one in 8,000.
 """
 _PAYLOAD_CRC: Final = slice(8, 12)
 """Where the checksum of the payload stands in a record's header."""
-_ONE_BIT: Final = tuple(1 << bit for bit in range(_BITS))
+_ONE_BIT: Final = tuple(1 << bit for bit in range(8))
 
-
-def _make_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(_BITS):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        table.append(crc)
-    return tuple(table)
-
-
-_TABLE: Final = _make_table()
+_TABLE: Final = tuple(crc32(bytes([byte ^ 0xFF])) ^ 0xFF00_0000 for byte in range(256))
+"""The usual table of CRC-32: the checksum of each byte, without the ones with which a checksum begins and ends."""
 _BY_TOP_BYTE: Final = {crc >> 24: byte for byte, crc in enumerate(_TABLE)}
 _PATTERNS: Final = {_TABLE[bit]: bit for bit in _ONE_BIT}
 """What a flipped bit of the last byte changes in the checksum."""

@@ -19,7 +19,7 @@ from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
 from savers._filesystem.store import remove_temporary_logs
-from savers._log.frame import HEADER_SIZE, META, META_RECORDS, REPLACED, SEALED, Header, pack_frame, repack_frame
+from savers._log.frame import HEADER_SIZE, META, META_RECORDS, REPLACED, SEALED, Header, pack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records
 from savers._log.rewriter import write_all
@@ -92,9 +92,14 @@ class NewLog:
         """Where the next record goes."""
         return self._written + len(self._pending)
 
-    def _add(self, frame: bytes) -> None:
+    def append(self, type: int, payload: bytes) -> None:
+        """Append a record of a plain log."""
+        self._add(type, payload, boot=boot_number())
+
+    def _add(self, type: int, payload: bytes, flags: int = 0, back: int = 0, key: int = 0, boot: int = 0) -> None:
+        # All bytes before it are on the disk when the file is used, so that it vouches for them.
+        self._pending += pack_frame(self._end, self._fid, self._seq, type, payload, flags, back, key, boot=boot)
         self._seq += 1
-        self._pending += frame
         if len(self._pending) > _BATCH_SIZE:
             self._write_pending()
 
@@ -102,10 +107,6 @@ class NewLog:
         write_whole(self._io, self._fd, self._written, bytes(self._pending))
         self._written = self._end
         self._pending.clear()
-
-    def append(self, type: int, payload: bytes) -> None:
-        """Append a record of a plain log."""
-        self._add(pack_frame(self._end, self._fid, self._seq, type, payload, boot=boot_number()))
 
     def copy_records(self, source: AnyFrameLog, end: int) -> None:
         """Copy all records of a log up to an offset, except META.
@@ -117,15 +118,14 @@ class NewLog:
         for frame in records.scan(HEADER_SIZE, end, 0):
             if frame.type == META:
                 continue
-            moved = frame._replace(seq=self._seq)
+            payload = frame.payload
             if frame.flags & SEALED:
                 # A seal names the place of its record, so a reader refuses a record that was only moved.
-                place = pack_place(moved.flags, moved.back, moved.key, moved.seq, self._fid, moved.type, self._end)
+                place = pack_place(frame.flags, frame.back, frame.key, self._seq, self._fid, frame.type, self._end)
                 assert self._seal is not None
                 # As long as it was.
-                opened = source.records.open(frame)
-                moved = moved._replace(payload=self._seal.seal_as(moved.payload, opened.payload, place))
-            self._add(repack_frame(moved, self._end, self._fid))
+                payload = self._seal.seal_as(payload, source.records.open(frame).payload, place)
+            self._add(frame.type, payload, frame.flags, frame.back, frame.key)
 
     @contextmanager
     def writing(self) -> Iterator[Self]:

@@ -117,7 +117,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         self._sync_mode = make_sync_mode(fsync)
         self._append_errors = StorageErrors("write to", self._store.root)  # once: part of every put
         super().__init__(self._store, codec)
-        self._open()
+        with StorageErrors("open the checkpoint directory", root):
+            self._store.check()
 
     @staticmethod
     def check_options(
@@ -141,10 +142,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         Codec(types)
         parse_compression(compression)
         check_cipher(cipher)
-
-    @wrap_os_errors("open the checkpoint directory")
-    def _open(self) -> None:
-        self._store.check()
 
     @property
     def base_directory(self) -> str:

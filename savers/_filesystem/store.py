@@ -394,21 +394,22 @@ class Store(LogCatalogue[FileLogBytes]):
             return sorted(thread_id for _, thread_id in catalog.iter_threads(self, released=released))
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterator[Head]:  # noqa: ARG002 - files have no index
-        for name, thread_id in catalog.iter_threads(self, released=False):
-            path = layout.join(self.root, name)
-            namespaces = [""]
-            # Nearly all threads have no namespace but the root.
-            if any(map(layout.is_namespace, self.io.listdir(path))):
-                namespaces = catalog.list_namespaces(self, self.locate(thread_id))
-            for namespace in namespaces:
-                newest_id = None
-                if with_newest:
-                    log = layout.join(path, layout.namespace_name(namespace), layout.LOG)
-                    newest_id = self._read_newest_id(log)
-                yield Head(thread_id, namespace, newest_id)
+        with StorageErrors("read", self.root):
+            for name, thread_id in catalog.iter_threads(self, released=False):
+                path = layout.join(self.root, name)
+                namespaces = [""]
+                # Nearly all threads have no namespace but the root.
+                if any(map(layout.is_namespace, self.io.listdir(path))):
+                    namespaces = catalog.list_namespaces(self, self.locate(thread_id))
+                for namespace in namespaces:
+                    newest_id = None
+                    if with_newest:
+                        log = layout.join(path, layout.namespace_name(namespace), layout.LOG)
+                        newest_id = self._read_newest_id(log)
+                    yield Head(thread_id, namespace, newest_id)
 
     def _read_newest_id(self, path: str) -> str | None:
-        with StorageErrors("read", self.root), closing(FileLogBytes(self.io, path)) as medium:
+        with closing(FileLogBytes(self.io, path)) as medium:
             return read_newest_id(medium) if medium.open() else None
 
     def list_namespaces(self, thread_id: str) -> Sequence[str]:

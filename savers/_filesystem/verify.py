@@ -211,7 +211,8 @@ def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileRepo
     try:
         size = open_unchecked(examined)
         checker.check(size)
-        is_whole = checker.good_end == size or checker.is_followed_by_zeros(size)
+        # Writers may extend a log with zeros.
+        is_whole = examined.frames.records.is_zero(checker.good_end, size)
         if is_released and (not is_whole or checker.closed_by is None):
             state = "damaged"
             offset = checker.good_end

@@ -334,7 +334,10 @@ class LogCatalogue(Generic[Medium]):
         log = self.shared_log(thread_id, namespace)
         with log.mutex:
             try:
-                return log.refresh() and (released or log.history.find_latest() is not None)
+                is_live = log.refresh()
+                if released:
+                    return log.is_open  # also if it has ended: no version may be there yet, if its release has died
+                return is_live and log.history.find_latest() is not None
             except CheckpointCorruptionError:
                 return True  # it hides no other history; a read of it says what is damaged
 

@@ -247,20 +247,6 @@ def pack_frame(
     return b"".join((checked[:_CHECKED], check, payload, trailer))
 
 
-def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:
-    """Return the bytes of a record for another file, which is made durable before it is used."""
-    return pack_frame(
-        offset=offset,
-        fid=fid,
-        seq=frame.seq,
-        type=frame.type,
-        payload=frame.payload,
-        flags=frame.flags,
-        back=frame.back,
-        key=frame.key,
-    )
-
-
 def count_zero_sectors(data: bytes, offset: int) -> int:
     """Count the sectors of a file that lie wholly inside a range of its bytes and are all zero.
 

@@ -121,10 +121,6 @@ class LogChecker:
             checkpoints=len(self.checkpoint_ids),
         )
 
-    def is_followed_by_zeros(self, size: int) -> bool:
-        """Return whether only zeros follow the good records; writers may extend a log with zeros."""
-        return self._log.frames.records.is_zero(self.good_end, size)
-
     def _check_record(self, frame: Frame) -> None:
         path = self._log.path
         if frame.type == CHECKPOINT:

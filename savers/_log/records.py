@@ -421,7 +421,12 @@ class BackwardReader:
                     self._data = b""
                 return
 
-    def step(self) -> Frame | None:
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the records before the last one, newest first."""
+        while (frame := self._step()) is not None:
+            yield frame
+
+    def _step(self) -> Frame | None:
         """Return the record before the last one; None if no good record ends there."""
         end = self.offset
         if end < HEADER_SIZE + OVERHEAD:
@@ -441,11 +446,6 @@ class BackwardReader:
             return None
         self.offset = start
         return frame
-
-    def __iter__(self) -> Iterator[Frame]:
-        """Yield the records before the last one, newest first."""
-        while (frame := self.step()) is not None:
-            yield frame
 
     def _fill(self, start: int, end: int) -> None:
         """Read the log around two offsets, unless the buffer begins early enough."""

@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from logging import getLogger
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
 from savers._log.log_watch import Signals
 from savers._threads import call_after_fork
 
+if TYPE_CHECKING:
+    from contextlib import _GeneratorContextManager
+
 _LOGGER: Final = getLogger("graphkit")
+_Result = TypeVar("_Result")
 
 Parameters = Sequence[Any]
 Row = tuple[Any, ...]
@@ -539,8 +543,21 @@ class Database(ABC):
         """
         raise NotImplementedError
 
+    def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
+        """Call a function with an open transaction, and return its result; see `transaction`.
+
+        An exception at any line, as Ctrl-C raises it, leaves no transaction open.
+        """
+        block = self.transaction()
+        try:
+            with block as transaction:
+                return work(transaction)
+        finally:
+            # Ctrl-C may have come on the way into `__exit__`, before its first line.
+            block.gen.close()
+
     @abstractmethod
-    def transaction(self) -> AbstractContextManager[Transaction]:
+    def transaction(self) -> _GeneratorContextManager[Transaction]:
         """Open a transaction. It commits at the end of the block, and rolls back on any exception.
 
         A thread of execution has one open transaction at most. On SQLite it excludes all other

@@ -90,9 +90,6 @@ class PostgresDatabase(Database):
         )
         super().__init__()
 
-    def __repr__(self) -> str:
-        return f"PostgresDatabase({self.path})"
-
     def _reset(self) -> None:
         """Begin without connections."""
         self._tables = PostgresTables(self._server, self.schema)

@@ -317,8 +317,7 @@ class RowInserter:
             return commit.history
         if combines_writes and commit.is_short:
             return self._insert_combined(commit)
-        with self._database.transaction() as transaction:
-            return self._insert_in(transaction, commit)
+        return self._database.transact(lambda transaction: self._insert_in(transaction, commit))
 
     def _insert_usual(self, commit: Commit) -> None:
         """Insert one record behind the last one, as nearly every put does; the row of its history stays as it is."""

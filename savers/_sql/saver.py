@@ -155,37 +155,40 @@ class SqlSaver(LogSaver[RowLogBytes]):
     ) -> int:
         """As `_rewrite_log`, of the live history (version 0) or of a released one."""
         log = self._store.shared_log(thread_id, namespace, version)
-        statements = self._store.statements
         self._store.mark.set()
-        # Writers insert where they believe the log to end, without a lock. The lock of the history's row makes them
-        # wait: an insert needs the key of the row, and finds no history once this one is deleted. Then its writer
-        # opens the new one. Readers that are in the middle find it gone, and begin again.
-        with log.mutex:
-            with self._explained(log), self._database.transaction() as transaction:
-                found = _lock_histories(transaction, statements.lock_history, log.frames.bytes.inserter.key)
-                kept = None
-                if log.refresh():
-                    kept = select(log)
-                if kept is None:
-                    return 0
-                self._lock_token(transaction, thread_id)
-                early = log.history.select_early()
-                # Both are there until the end: what is kept is read from the old one while the new one grows, in the
-                # same transaction. Until then the new one has a version that no reader asks for.
-                new = self._store.new_log(thread_id, namespace, REWRITTEN)
-                _rewrite(transaction, log, new, kept, early)
-                transaction.execute(statements.delete_history, (log.frames.bytes.history, version))
-                if new.is_open:
-                    number = new.frames.bytes.history
-                    if version:
-                        ((_, released),) = found
-                        transaction.execute(statements.replace_version, (version, released, number))
-                    else:
-                        transaction.execute(statements.rename_history, (number,))
-                transaction.notify(thread_id)
-            freed = log.frames.end - new.frames.end
+
+        def rewrite(transaction: Transaction) -> int | None:
+            # Writers insert where they believe the log to end, without a lock. The lock of the history's row makes them
+            # wait: an insert needs the key of the row, and finds no history once this one is deleted. Then its writer
+            # opens the new one. Readers that are in the middle find it gone, and begin again.
+            statements = self._store.statements
+            found = _lock_histories(transaction, statements.lock_history, log.frames.bytes.inserter.key)
+            kept = select(log) if log.refresh() else None
+            if kept is None:
+                return None
+            self._lock_token(transaction, thread_id)
+            early = log.history.select_early()
+            # Both are there until the end: what is kept is read from the old one while the new one grows, in the
+            # same transaction. Until then the new one has a version that no reader asks for.
+            new = self._store.new_log(thread_id, namespace, REWRITTEN)
+            _rewrite(transaction, log, new, kept, early)
+            transaction.execute(statements.delete_history, (log.frames.bytes.history, version))
+            if new.is_open:
+                number = new.frames.bytes.history
+                if version:
+                    ((_, released),) = found
+                    transaction.execute(statements.replace_version, (version, released, number))
+                else:
+                    transaction.execute(statements.rename_history, (number,))
+            transaction.notify(thread_id)
+            return log.frames.end - new.frames.end
+
+        with log.mutex, self._explained(log):
+            freed = self._database.transact(rewrite)
+            if freed is None:
+                return 0
             log.close()
-        return freed
+            return freed
 
     @contextmanager
     def _explained(self, log: RowLog) -> Iterator[None]:
@@ -267,29 +270,34 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def release(self, config: ConfigLike = None) -> Tag:
         thread_id = RunnableConfig.of(config).thread
+        thread = encode_text(thread_id)
+        statements = self._store.statements
+
+        def release(transaction: Transaction) -> Tag:
+            if not _lock_histories(transaction, statements.lock_thread, (thread,)):
+                return Tag(thread_id, [], None)
+            self._lock_token(transaction, thread_id)
+            checkpoints = self.list(RunnableConfig(thread_id))
+            ((last,),) = transaction.execute(statements.select_last_version, (thread,))
+            version = int(last) + 1
+            transaction.execute(statements.release, (version, time_ns() // 1000, thread))
+            transaction.notify(thread_id)
+            return Tag(thread_id, checkpoints, version)
+
         with self._exclude_runs(thread_id):
             root = self._store.shared_log(thread_id, "")
             with root.mutex:
                 if not self.namespaces(thread_id):  # early writes may be there, and stay
                     return Tag(thread_id, [], None)
-                statements = self._store.statements
-                thread = encode_text(thread_id)
-                with self._database.transaction() as transaction:
-                    if not _lock_histories(transaction, statements.lock_thread, (thread,)):
-                        return Tag(thread_id, [], None)
-                    self._lock_token(transaction, thread_id)
-                    checkpoints = self.list(RunnableConfig(thread_id))
-                    ((last,),) = transaction.execute(statements.select_last_version, (thread,))
-                    version = int(last) + 1
-                    transaction.execute(statements.release, (version, time_ns() // 1000, thread))
-                    transaction.notify(thread_id)
+                tag = self._database.transact(release)
                 root.close()
-        return Tag(thread_id, checkpoints, version)
+                return tag
 
     def _delete_thread(self, thread_id: str, idle_since: datetime | None, *, is_in_run: bool) -> bool:  # noqa: ARG002 - as in LogSaver
         statements = self._store.statements
         encoded = encode_text(thread_id)
-        with self._database.transaction() as transaction:
+
+        def delete(transaction: Transaction) -> bool:
             self._lock_token(transaction, thread_id)
             # An insert keeps the key of its history, and so has ended.
             _lock_histories(transaction, statements.lock_whole_thread, (encoded,))
@@ -302,20 +310,26 @@ class SqlSaver(LogSaver[RowLogBytes]):
             if not had_content:
                 self._database.integrity.check_absence(encoded)
             transaction.notify(thread_id)
+            return had_content
+
+        had_content = self._database.transact(delete)
         self._store.logs.close_thread(thread_id)
         return had_content
 
     def _copy_thread(self, source_id: str, target_id: str) -> None:
         namespaces = check_copy(self, source_id, target_id)
         self._store.mark.set()
+
+        def copy(transaction: Transaction) -> None:
+            self._lock_token(transaction, target_id)
+            # Rewrites wait: what is copied is read little by little.
+            _lock_histories(transaction, self._store.statements.lock_thread, (encode_text(source_id),))
+            for namespace in namespaces:
+                self._copy_history(transaction, source_id, target_id, namespace)
+            transaction.notify(target_id)
+
         try:
-            with self._database.transaction() as transaction:
-                self._lock_token(transaction, target_id)
-                # Rewrites wait: what is copied is read little by little.
-                _lock_histories(transaction, self._store.statements.lock_thread, (encode_text(source_id),))
-                for namespace in namespaces:
-                    self._copy_history(transaction, source_id, target_id, namespace)
-                transaction.notify(target_id)
+            self._database.transact(copy)
         except StaleLogError:
             raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
 

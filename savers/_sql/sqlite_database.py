@@ -93,9 +93,6 @@ class SqliteDatabase(Database):
         self._log_sync = _LogSync(self.path, fsync, self.empty_log)
         super().__init__()
 
-    def __repr__(self) -> str:
-        return f"SqliteDatabase({self.path!r})"
-
     @property
     def generation(self) -> int:  # type: ignore[override] # the connections count
         return self._connections.generation

@@ -47,6 +47,7 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     for outer, inner in zip(places[1:], places, strict=False):
         assert len(synced) - synced[::-1].index(outer) > synced.index(inner), "the name after what it leads to"
     assert synced[-1] == str(root)
+    assert synced.count(str(thread)) == 2, "before the root's log takes its place, and after it"
     assert opener(root).get(X).state["n"] == 2
 
 

@@ -128,6 +128,16 @@ def test_these_were_thousands_of_errors():
     assert 2 * sum(faults) >= 2500
 
 
+def test_a_directory_that_cannot_be_listed_is_an_error_of_the_storage(tmp_path):
+    io = HookedIO()
+    saver = FileSystemSaver(tmp_path, io=io)
+    saver.put(RunnableConfig("t"), make_checkpoint(1))
+    with failing(io, "listdir"):
+        for read in (saver.versions_by_thread_id, lambda _: list(saver.list_heads({}))):
+            with pytest.raises(CheckpointStorageError):
+                read("t")
+
+
 def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(opener, config, caplog):
     io = HookedIO()
     saver = opener(io=io)

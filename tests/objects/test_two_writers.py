@@ -443,6 +443,16 @@ def test_a_nested_history_is_in_one_place_after_a_release_that_died(url, monkeyp
     assert [find_everywhere(other, config) for config in (nested, CONFIG)] == [[0, 1, 2], [0, 1, 2]]
 
 
+@pytest.mark.parametrize("count", range(8))
+def test_a_thread_whose_release_died_is_listed(url, monkeypatch, saver, other, count):
+    for config in (CONFIG, CONFIG.replace(checkpoint_ns="sub")):
+        saver.put(config, make(1))
+    with monkeypatch.context() as patch, suppress(Died):
+        die_at(patch, count, ["create"])
+        saver.release(CONFIG)
+    assert other.threads(released=True) == ["t"]
+
+
 def remove_oldest(saver, config, oldest):
     saver.remove(config, [oldest.id])
 

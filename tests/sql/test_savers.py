@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import _GeneratorContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
@@ -334,3 +335,37 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
     assert sum(sizes) <= 200_000
     for thread in threads:
         assert saver.get(RunnableConfig(thread)).state["n"] == 11
+
+
+CHANGES_OF_A_THREAD = {
+    "put": lambda saver: put(saver, {"n": 1}, "new"),
+    "release": lambda saver: saver.release(T),
+    "delete": lambda saver: saver.delete("t"),
+    "copy": lambda saver: saver.copy("t", "u"),
+    "prune": lambda saver: saver.prune("t", keep_last=1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_OF_A_THREAD)
+def test_a_signal_when_a_transaction_is_left_does_not_leave_it_open(saver, open_saver, name):
+    """Python runs the handler of a signal also when `__exit__` is entered, before its first line."""
+    fill(saver, 3)
+    before = sys.gettrace()
+
+    def interrupt(frame, event, argument):
+        is_exit = frame.f_code is _GeneratorContextManager.__exit__.__code__
+        if is_exit and frame.f_locals["self"].gen.__name__ == "transaction":
+            sys.settrace(before)
+            raise KeyboardInterrupt
+
+    interrupts = []
+    sys.settrace(interrupt)
+    try:
+        CHANGES_OF_A_THREAD[name](saver)
+    except KeyboardInterrupt as error:
+        interrupts.append(error)  # it has the frames in which it was raised
+    finally:
+        sys.settrace(before)
+    for writer in (open_saver(lock_timeout=1), saver):
+        put(writer, {"n": 2})
+    assert [each.state for each in saver.list(T)[:2]] == [{"n": 2}, {"n": 2}]

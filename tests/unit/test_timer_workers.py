@@ -342,6 +342,16 @@ def test_reminders_end_with_the_answer(saver, clock):
     assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
 
 
+def test_a_reminder_that_is_due_with_a_timer_is_posted_after_the_run(saver, clock):
+    events = []
+    graph = make_graph(LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(HOUR), ask=asks)
+    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, T)
+    clock.advance(HOUR)
+    assert Worker(saver, app).run(once=True) == 1
+    assert [number for *_, number, _ in reminders_of(events)] == [1]
+
+
 def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):
     events = []
     app = make_chain(ask=asks).compile(checkpoint_saver=saver, clock=clock, observers=events.append)

@@ -177,7 +177,7 @@ class TaskFutures:
             return None, judge_cancellation(error)
         context = task.context
         if outcome.__class__ is tuple and len(outcome) == 2:  # noqa: PLR2004 - of `capture_outcome`
-            return outcome  # type: ignore[no-any-return]
+            return outcome
         if not isinstance(outcome, RemoteOutcome):
             executor = type(task.executor).__name__
             reason = f"its executor, a {executor}, returned {outcome!r} in place of what the submitted call returned"

@@ -233,7 +233,7 @@ class Confused(Executor):
 def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go):
     graph = StateGraph(SCHEMA).add_node("a", where, executor=Confused())
     app = connect(graph, "START>a a>END").compile()
-    with pytest.raises(NodeExecutionError, match="'a' failed: .* a Confused, returned None in place of"):
+    with pytest.raises(NodeExecutionError, match="a Confused, returned None in place of"):
         go(app, {})
 
 

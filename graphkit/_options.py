@@ -180,7 +180,7 @@ def check_clock(clock: object) -> None:
 # JSON and files
 
 
-def parse_json(text: str, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
+def parse_json(text: str | bytes, object_pairs_hook: Callable[[Any], Any] | None = None) -> Any:
     """Return the value of a JSON text; `object_pairs_hook` is that of `json.loads`.
 
     Raises:

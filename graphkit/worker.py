@@ -615,13 +615,12 @@ class Worker:
             # deleted; and again under the lock, because the thread may have changed in between.
             if self._find_runnable_graph(config, candidate) is not None:
                 with ExitStack() as lock:
-                    if self._take_lock(lock, config, candidate):
-                        graph = self._find_runnable_graph(config, candidate)
-                        if graph is not None and not grant_cancel_request(self.saver, config):
-                            self._resume(graph, config)
-                            if candidate.was_alarmed:  # there may be reminders of other questions
-                                self._set_alarm(config.thread, self._now())
-            elif candidate.was_alarmed:
+                    if not self._take_lock(lock, config, candidate):
+                        return
+                    graph = self._find_runnable_graph(config, candidate)
+                    if graph is not None and not grant_cancel_request(self.saver, config):
+                        self._resume(graph, config)
+            if candidate.was_alarmed:
                 self._remind(config, candidate)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)

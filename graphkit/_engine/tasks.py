@@ -175,9 +175,13 @@ class TaskFutures:
             return None, Stop() if ticket in self.withdrawn else error
         except BaseException as error:  # noqa: BLE001 - of the executor: a broken pool, a dead worker
             return None, judge_cancellation(error)
-        if not isinstance(outcome, RemoteOutcome):
-            return outcome  # type: ignore[no-any-return]
         context = task.context
+        if outcome.__class__ is tuple and len(outcome) == 2:  # noqa: PLR2004 - of `capture_outcome`
+            return outcome
+        if not isinstance(outcome, RemoteOutcome):
+            executor = type(task.executor).__name__
+            reason = f"its executor, a {executor}, returned {outcome!r} in place of what the submitted call returned"
+            return None, GraphRunnerError(reason, node_id=context.node_id)
         remote = outcome.context
         context.attempt = remote.attempt
         context.interrupt_calls = remote.interrupt_calls

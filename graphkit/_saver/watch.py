@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import threading
 from _thread import start_new_thread
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -30,6 +30,7 @@ from graphkit._saver.writes import (
     TIMER,
     is_cancelled,
     is_incomplete,
+    subgraph_interrupts,
     time_or_none,
     unanswered_interrupts,
 )
@@ -617,12 +618,26 @@ class PollingWatch(Watch):
             writes = self._set_bookmark(key, info.id, version)
             was_cancelled = any(name == CANCELLED and not is_none for name, is_none, _ in reported)
             if was_cancelled and not is_cancelled(writes):
-                waiting = unanswered_interrupts(writes)  # again, because the run goes on
-                reported = frozenset(record for record in reported if record[0].removeprefix(INTERRUPT) not in waiting)
+                # They wait again, because the run goes on.
+                waiting = {*unanswered_interrupts(writes), *subgraph_interrupts(writes)}
+                reported = _without_questions(reported, waiting)
+                self._forget_questions(thread, waiting)
             new = _make_write_keys(writes) - reported
             names = {name for name, _, _ in new}
             new_writes = {name: value for name, value in writes.items() if name in names}
             yield from iter_changes(key, info, new_writes)
+
+    def _forget_questions(self, thread: str, interrupt_ids: Collection[str]) -> None:
+        """Let the questions of nested graphs count as not reported."""
+        for key, bookmark in self._bookmarks.items():
+            history_thread, namespace = key
+            if history_thread == thread and namespace:
+                writes = _without_questions(bookmark.writes, interrupt_ids)
+                self._bookmarks[key] = bookmark._replace(writes=writes)
+
+
+def _without_questions(records: frozenset[_WriteKey], interrupt_ids: Collection[str]) -> frozenset[_WriteKey]:
+    return frozenset(record for record in records if record[0].removeprefix(INTERRUPT) not in interrupt_ids)
 
 
 def _make_config(key: _HistoryKey, checkpoint_id: str | None = None) -> RunnableConfig:

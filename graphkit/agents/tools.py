@@ -20,7 +20,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_jsonable_python
 
-from graphkit._options import check_choice, check_seconds
+from graphkit._options import check_choice, check_seconds, parse_json
 from graphkit._plan.calls import compose_call
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
@@ -55,7 +55,7 @@ def parse_arguments(sent: Any) -> Mapping[str, Any]:
     if isinstance(sent, Mapping):  # some compatible servers send the object itself
         return sent
     try:
-        parsed = json.loads(sent)
+        parsed = parse_json(sent)
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolArgumentsError(f"the arguments are not valid JSON: {error}") from error
     if not isinstance(parsed, dict):

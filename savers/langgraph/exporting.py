@@ -28,7 +28,7 @@ from graphkit.errors import (
 from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Progress
 from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
-from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver
+from savers._filesystem.saver import FileSystemSaver
 from savers.langgraph.encoding import Write
 from savers.langgraph.importing import (
     HistoryKey,
@@ -134,9 +134,9 @@ def export_langgraph_sqlite(
                 " --plaintext), or export the sealed logs of a directory (format='logs', `graphkit export --raw`)"
             )
         plan, left_out = _list_checkpoints(saver, threads)
-        if not plan and isinstance(saver, FileSystemCheckpointSaver):
+        if not plan and isinstance(saver.store, FileSystemSaver):
             directory = saver.store.base_directory
-            if not Path(directory, MARKER).exists():
+            if not Path(directory, MARKER).exists():  # empty, or with the entries of LangGraph's store only
                 raise CheckpointerConfigurationError(f"{directory!r} is not a checkpoint directory")
         target = opened.enter_context(_open_database(SqliteSaver, os.fspath(file), passthrough))
         export = _Export(saver, target, progress, total=sum(map(len, plan.values())))

@@ -200,6 +200,7 @@ def test_the_arguments_of_a_call():
         ("[1]", "must be a JSON object, not list"),
         (3, "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
+        ('{"a": NaN}', "not valid JSON: JSON has no NaN"),
     ):
         with pytest.raises(ToolArgumentsError, match=problem):
             parse_arguments(sent)

@@ -25,6 +25,22 @@ graph = StateGraph({}).add_node("wait", wait).add_node("last", lambda state: {})
 app = graph.add_edge(START, "wait").add_edge("wait", "last").add_edge("last", END).compile()
 """
 
+CANCELS_ITSELF = """
+from graphkit import END, START, StateGraph, operations
+from savers import FileSystemSaver
+
+
+def stop(state, config):
+    operations.cancel(FileSystemSaver("runs"), "t", reason="sold out")
+    while not config.is_cancelled:
+        pass
+    return {}
+
+
+graph = StateGraph({}).add_node("stop", stop).add_node("last", lambda state: {})
+app = graph.add_edge(START, "stop").add_edge("stop", "last").add_edge("last", END).compile()
+"""
+
 
 @pytest.fixture
 def store(runs, shop):
@@ -90,3 +106,12 @@ def test_a_run_of_another_process_stops(tmp_path, runs, launcher, command):
     assert (err, code) == ("", 0)
     assert f'"status": "{"cancelled" if command == "cancel" else "interrupted"}"' in lines[-1]
     assert operations.cancel(FileSystemSaver(runs), "t") == (command == "pause")
+
+
+def test_a_terminal_names_the_command_that_continues_a_cancelled_run(write_module):
+    write_module("selfish", CANCELS_ITSELF)
+    done = graphkit("run", "runs", "--app", "selfish:app", "--thread", "t", terminal=True)
+    assert done.lines[-2:] == [
+        "t was cancelled: sold out, after 1 step",
+        "next: graphkit resume runs t --app selfish:app",
+    ]

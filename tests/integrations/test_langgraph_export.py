@@ -24,6 +24,7 @@ from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from savers.langgraph import (
     FileSystemCheckpointSaver,
+    FileSystemStore,
     SqliteCheckpointSaver,
     export_langgraph_sqlite,
     import_langgraph_sqlite,
@@ -439,6 +440,15 @@ def test_the_command_exports_any_store_and_reports_what_was_done(runs, file, kin
     problem = graphkit("export-langgraph-sqlite", name, file)
     assert problem.code == 1
     assert "nothing was overwritten" in problem.out
+
+
+def test_the_command_refuses_a_directory_without_checkpoints(file, tmp_path):
+    with FileSystemStore(tmp_path / "entries") as store:
+        store.put(("a",), "k", {"n": 1})
+    refused = graphkit("export-langgraph-sqlite", tmp_path / "entries", file)
+    assert refused.code == 18
+    assert "not a checkpoint directory" in refused.err
+    assert not file.exists()
 
 
 def test_the_command_takes_threads(runs, file):

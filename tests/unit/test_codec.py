@@ -449,6 +449,22 @@ def test_changed_classes():
         assert caught.value.raw[0] == caught.value.type_name
 
 
+@pytest.mark.parametrize("wrap", [lambda tag: {tag}, lambda tag: {tag: 1}, lambda tag: frozenset({(tag,)})])
+def test_an_object_in_a_set_that_has_no_hash_any_more_is_no_damage(wrap):
+    @dataclass(frozen=True)
+    class Tag:
+        name: str
+
+    data = Codec([Tag]).pack(wrap(Tag("x")))
+    mutable = dataclass(type("Tag", (), {"__annotations__": {"name": str}, "__module__": __name__}))
+    codec = Codec()
+    codec.register_as(f"{__name__}.{Tag.__qualname__}", mutable)
+    with pytest.raises(CheckpointSerializationError, match="cannot be in a set or be a key") as caught:
+        codec.unpack(data, "tags")
+    assert (caught.value.path, caught.value.type_name) == ("tags", f"{__name__}.Tag")
+    assert caught.value.raw is not None
+
+
 MALFORMED = [
     b"", b"\xc1", b"\x01\x01", b"\xa5abc", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff\x01", b"\xc6\xff\xff\xff\xff", b"\xa1\xff", b"\x91" * 100000, b"\x81\x90\x01",
     record(8), record(0, 1), record(0, [], 1), record(2, []), record(6), record(6, 5, {}), record(6, "x"), record(6, "x", {}, 1), record(7, "x", {}),

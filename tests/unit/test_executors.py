@@ -229,11 +229,12 @@ class Confused(Executor):
         return future
 
 
-def test_an_executor_that_returns_something_else_is_a_failure_of_the_node():
+@pytest.mark.sweep(ALL)
+def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go):
     graph = StateGraph(SCHEMA).add_node("a", where, executor=Confused())
     app = connect(graph, "START>a a>END").compile()
-    with pytest.raises(NodeExecutionError, match="'a' failed: TypeError"):
-        asyncio.run(asyncio.wait_for(app.ainvoke({}), 60))
+    with pytest.raises(NodeExecutionError, match="a Confused, returned None in place of"):
+        go(app, {})
 
 
 # --- in other processes -----------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def test_json_keeps_all_and_merge_takes_what_is_set():
     ("text", "reason"),
     [
         ("x", "not JSON"),
+        ('{"checkpoint": {"options": {"k": NaN}}}', "not JSON"),
         ("[]", "must be a mapping"),
         ('{"speed": 1}', "speed"),
         ('{"max_iterations": "3"}', "max_iterations"),

@@ -190,7 +190,8 @@ def test_what_json_would_change_is_refused_by_name(value):
     ["", "[]", "{}", "null", '{"data": 1, "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}',
      '{"data": [["k", 1]], "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}',
      '{"data": {}, "run_id": 7, "checkpoint_node": "", "timestamp": "2025-01-01"}',
-     '{"data": {}, "run_id": "r", "checkpoint_node": "", "timestamp": "noon"}'],
+     '{"data": {}, "run_id": "r", "checkpoint_node": "", "timestamp": "noon"}',
+     '{"data": {"k": NaN}, "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}'],
 )  # fmt: skip
 def test_json_that_is_no_state_is_refused(text):
     with pytest.raises(CheckpointSerializationError, match="not a State"):

@@ -271,6 +271,24 @@ def test_an_answer_without_an_id_is_for_the_question_and_not_for_the_pause(saver
     assert app.invoke(GraphResume("yes"), T)["log"] == ["s", "yes", "awake", "b", "c", "j"]
 
 
+def test_a_run_that_sleeps_again_is_left_alone_until_then(saver, clock):
+    # Nothing in the store of the worker says until when such a nested graph sleeps.
+    inner = make_chain(short=nap(HOUR), long=nap(2 * HOUR)).compile(checkpoint_saver=MemorySaver())
+    app = make_chain(sub=inner).compile(checkpoint_saver=saver, clock=clock)
+    outputs = []
+
+    def stop_if_endless(thread, output):
+        outputs.append(output)
+        if len(outputs) > 9:
+            worker.stop()
+
+    worker = Worker(saver, app, on_output=stop_if_endless)
+    app.submit({}, T)
+    for count in (1, 2, 2):
+        assert worker.run(once=True) == count
+        clock.advance(HOUR)
+
+
 # Reminders
 
 
@@ -322,6 +340,16 @@ def test_reminders_end_with_the_answer(saver, clock):
     clock.advance(HOUR * 5)
     assert worker.run(once=True) == 1
     assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
+
+
+def test_a_reminder_that_is_due_with_a_timer_is_posted_after_the_run(saver, clock):
+    events = []
+    graph = make_graph(LOG, "START>s s>nap,ask nap>j ask>j j>END", nap=nap(HOUR), ask=asks)
+    app = graph.compile(checkpoint_saver=saver, clock=clock, observers=events.append)
+    app.invoke({}, T)
+    clock.advance(HOUR)
+    assert Worker(saver, app).run(once=True) == 1
+    assert [number for *_, number, _ in reminders_of(events)] == [1]
 
 
 def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):

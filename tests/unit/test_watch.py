@@ -131,6 +131,22 @@ def test_a_question_that_waits_again_after_a_cancel_is_reported_again():
         assert changes.get(0.01) is None
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_nested_question_that_waits_again_after_a_cancel_is_reported_again(depth):
+    saver = MemorySaver()
+    graph = make_chain(ask=asking("?"))
+    for _ in range(depth):
+        graph = make_chain(sub=graph.compile())
+    app = graph.compile(checkpoint_saver=saver)
+    app.invoke({}, T)
+    with saver.watch("t", interval=0.001) as changes:
+        operations.cancel(saver, T)
+        assert read_kinds(changes, 1) == ["cancel"]
+        app.resume(T)
+        assert changes.get(60).value["payload"] == "?"
+        assert changes.get(0.01) is None
+
+
 def test_a_wait_for_an_answer_looks_again_after_the_timeout():
     saver = MemorySaver()
     saver.put(T, step("b"))

@@ -7,7 +7,7 @@ converts them to trees of msgpack types, and a Reader, whose hooks convert them 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, Flag
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeAlias, final
@@ -244,13 +244,27 @@ class Reader:
         number = mark.number
         if number == TUPLE:
             return tuple(rest)
-        if number == SET:
-            return FrozenSet(rest)
-        if number == FROZENSET:
-            return frozenset(rest)
-        if number == MAP:
-            return read_dict(dict(zip(rest[::2], rest[1::2], strict=True)))
-        return self._read_record(number, *rest)
+        if number not in _MAKE_HASHED:
+            return self._read_record(number, *rest)
+        try:
+            return _MAKE_HASHED[number](rest)
+        except Exception as error:
+            changed = next(self._find_unhashable(rest), None)
+            if changed is None:
+                raise
+            reason = f"it cannot be in a set or be a key of a dict now: {error}"
+            raise CheckpointSerializationError("", type_name(changed), reason, rest) from error
+
+    def _find_unhashable(self, values: Iterable[Any]) -> Iterator[type]:
+        """Yield the registered types of the objects that have no hash, among values and in tuples."""
+        for value in values:
+            if type(value) is tuple:
+                yield from self._find_unhashable(value)
+            elif type(value) in self._types.by_type:
+                try:
+                    hash(value)
+                except Exception:  # noqa: BLE001 - a registered class may raise any
+                    yield type(value)
 
     def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
         rest = 0
@@ -299,6 +313,15 @@ def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
     new = FrozenDict(mapping)
     kind_of(new)  # as in read_array
     return new
+
+
+def _read_pairs(items: list[Any]) -> FrozenDict:
+    """Return keys and values in turn as a FrozenDict."""
+    return read_dict(dict(zip(items[::2], items[1::2], strict=True)))
+
+
+_MAKE_HASHED: Final[Mapping[int, Callable[[list[Any]], Any]]] = {SET: FrozenSet, FROZENSET: frozenset, MAP: _read_pairs}
+"""By their marks: the types that hash what they hold."""
 
 
 def thaw(value: Any) -> Any:

@@ -9,12 +9,12 @@ A configuration names its store (see `graphkit.registry`) and its observer (see
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field
 
+from graphkit._options import parse_json
 from graphkit._plan.events import Observer, observers_of
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import Settings
@@ -38,7 +38,7 @@ class _Config(Settings):
                 wrong.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise CheckpointerConfigurationError(f"not JSON: {error}") from error
         return cls.from_mapping(fields)

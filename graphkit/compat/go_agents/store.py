@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
 from uuid import uuid4
 
+from graphkit._options import parse_json
 from graphkit._plan.events import EVENTS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
@@ -205,7 +206,7 @@ class State:
             CheckpointSerializationError: the text is not the JSON of a State.
         """
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             timestamp = datetime.fromisoformat(fields["timestamp"])
             if timestamp.tzinfo is None:
                 timestamp = timestamp.replace(tzinfo=UTC)

@@ -40,15 +40,6 @@ def test_types_are_published():
         assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
-@pytest.mark.requirement("P17")
-def test_types_are_strict_and_coverage_has_a_limit():
-    tools = pyproject()["tool"]
-    assert tools["mypy"]["strict"]
-    assert set(tools["mypy"]["files"]) == set(tools["coverage"]["run"]["source_pkgs"]) == {"graphkit", "savers"}
-    assert tools["coverage"]["run"]["branch"]
-    assert tools["coverage"]["report"]["fail_under"] >= 95
-
-
 @pytest.mark.parametrize("package", ["graphkit.agents", "savers", "savers.langgraph"])
 def test_names_that_are_imported_late_are_listed(package):
     assert fresh_process(f"import {package} as package; print({{*package.__all__}} - {{*dir(package)}})") == "set()\n"
@@ -120,12 +111,6 @@ def test_public_classes_and_functions_have_a_public_path(module):
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert thing.__name__ in named[thing.__module__].__all__, name
             assert pickle.loads(pickle.dumps(thing)) is thing
-
-
-def test_the_path_through_graphkit_wins():
-    assert graphkit.abc.Channel.__module__ == graphkit.errors.GraphKitError.__module__ == "graphkit"
-    assert graphkit.abc.Observer is graphkit.Observer
-    assert graphkit.abc.Watch.__module__ == "graphkit.abc"
 
 
 @pytest.mark.parametrize(

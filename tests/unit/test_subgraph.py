@@ -801,9 +801,13 @@ def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
     own = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
     other = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
 
+    def hold():
+        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
+            pass
+
     def p(state):
-        with ThreadPoolExecutor() as pool, pytest.raises(ThreadBusyError):  # outside the nodes of the run
-            pool.submit(other.run_lock(CONFIG).__enter__).result()
+        with ThreadPoolExecutor() as pool:  # outside the nodes of the run
+            pool.submit(hold).result()
         return {"log": "p"}
 
     graph = with_own(own, saver, p=p).compile(checkpoint_saver=saver)

@@ -44,8 +44,7 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
     assert final == {"third": 1, "log": ["x", 1]}
     assert new.get_state(CONFIG).metadata["schema_version"] == 2
     assert new.invoke({}, CONFIG)["third"] == 1
-    assert first.calls == 1
-    assert second.calls == 1
+    assert (first.calls, second.calls) == (1, 1)
 
 
 def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
@@ -68,11 +67,8 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
     assert new.get_state(changed).values == {"new": 2, "log": []}
 
     newest, oldest = saver.list(CONFIG)
-
-    assert newest.state == {"new": 2, "log": []}
-    assert newest.metadata["schema_version"] == 1
-    assert oldest.state == {"old": 1, "log": []}
-    assert "schema_version" not in oldest.metadata
+    assert (newest.state, newest.metadata["schema_version"]) == ({"new": 2, "log": []}, 1)
+    assert (oldest.state, oldest.metadata.get("schema_version")) == ({"old": 1, "log": []}, None)
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
 
 
@@ -118,16 +114,6 @@ def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
     new = migrated(saver, make_chain(a=ask), {"old": [1]}, in_place)
     assert new.invoke(GraphResume("x"), CONFIG)["new"] == [1, 2]
     assert dict(saver.list(CONFIG)[-1].state) == {"old": [1], "log": []}
-
-
-def test_a_failure_after_a_migration_migrates_once(saver):
-    graph = make_chain(a=ask, b=fail_once(lambda state: {"log": state["n"]}))
-    new = migrated(saver, graph, {"n": 1}, lambda state: {**state, "n": state["n"] + 1})
-
-    with pytest.raises(GraphRunnerError):
-        new.invoke(GraphResume("x"), CONFIG)
-
-    assert new.invoke(None, CONFIG)["log"] == ["x", 2]
 
 
 def test_a_subgraph_migrates_its_own(saver):

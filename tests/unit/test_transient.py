@@ -1,8 +1,5 @@
 """Transient keys: nodes see them, and nothing stores or shows them. Ports langgraph4j's transient attributes."""
 
-import operator
-from typing import Annotated, TypedDict
-
 import pytest
 
 from graphkit import END, START, Channels, Checkpoint, Command, GraphResume, RunnableConfig, StateGraph, interrupt
@@ -175,16 +172,6 @@ def test_subgraphs_see_and_change_it_and_store_it_as_little(watched, around, ins
     graph = watched.compile(chain(around, s=child, z=sees(seen)))
     run(graph, given, how=how)
     assert seen == [given.get("token"), SECRET + "q", SECRET + "q" if around is SCHEMA else None]
-
-
-def test_other_kinds_of_schema(watched):
-    class Typed(TypedDict, total=False):
-        log: Annotated[list, operator.add]
-        token: Annotated[str, Channels.transient()]
-
-    seen = []
-    watched.compile(chain(Typed, a=sees(seen), b=sees(seen))).invoke({"token": SECRET}, CONFIG)
-    assert seen == [SECRET, SECRET]
 
 
 @pytest.mark.requirement("G32")

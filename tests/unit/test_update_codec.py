@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from graphkit import REMOVE, RESET, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith, StateGraph
-from graphkit._engine.state import keys_of, pack, select_keys, unpack
+from graphkit._engine.state import pack, unpack
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, make_chain
@@ -50,15 +50,6 @@ def merged(updates):
     for update in updates:
         data, _ = schema.merge(data, update)
     return dict(data)
-
-
-@given(UPDATES)
-def test_keys_and_parts(update):
-    packed = pack(update)
-    assert sorted(keys_of(packed)) == sorted(update)
-    part = select_keys(packed, {"log", "free"})
-    assert sorted(keys_of(part)) == sorted(update.keys() & {"log", "free"})
-    assert merged([unpack(part)]) == merged([{key: update[key] for key in keys_of(part)}])
 
 
 @given(st.lists(UPDATES, min_size=1, max_size=3))

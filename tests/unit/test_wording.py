@@ -21,7 +21,6 @@ class Outer(BaseModel):
     def check_name(self):
         if self.name == "bad":
             raise ValueError("choose another name")
-        assert self.name != "worse", "never"
         return self
 
 
@@ -40,10 +39,8 @@ def error_of(**fields):
     ("fields", "text"),
     [
         ({"inner": {"n": "]x, input_type=int]"}}, "Outer: inner.n: must be a valid integer, unable to parse string as an integer"),
-        ({}, "Outer: inner: is missing"),
         ({"inner": {"n": 1}, "more": 2, "name": 3}, "Outer: name: must be a valid string; more: is unknown"),
         ({"inner": {"n": 1}, "name": "bad"}, "Outer: choose another name"),
-        ({"inner": {"n": 1}, "name": "worse"}, "Outer: never"),
     ],
 )  # fmt: skip
 def test_a_validation_error_in_one_line(fields, text):

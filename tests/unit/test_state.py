@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import REMOVE, RESET, AgentState, Channels, MessagesState, RemoveByHash, ReplaceAllWith
+from graphkit import REMOVE, RESET, AgentState, Channels, MessagesState, RemoveByHash, RemoveIdentifier, ReplaceAllWith
 from graphkit._values.state import merge
+from graphkit.errors import CheckpointSerializationError
 from graphkit.saver_kit import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
+from savers import MemorySaver
+from tests.support.graphs import CONFIG, log_node, make_graph
 
 CHANNELS = {
     "log": Channels.appender_with_duplicate(),
@@ -305,3 +308,16 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
         merge(data, {"x": update}, channels)
 
     merge(data, {"y": 2}, channels)  # other keys cost nothing
+
+
+class RemoveEven(RemoveIdentifier):
+    def compare_to(self, element, index):
+        return element % 2
+
+
+def test_an_identifier_of_the_applications_own_merges_and_is_refused_by_a_store():
+    even = log_node(RemoveEven())
+    fork = make_graph({"log": Channels.appender()}, "START>b,c b>END c>END", b=even, c=even)
+    assert fork.compile().invoke({"log": [1, 2, 3, 4]})["log"] == [1, 3]
+    with pytest.raises(CheckpointSerializationError, match="RemoveEven"):
+        fork.compile(checkpoint_saver=MemorySaver()).invoke({"log": [1, 2]}, CONFIG)

@@ -32,6 +32,7 @@ from tests.support.graphs import (
     close,
     close_at,
     connect,
+    invoke,
     is_chunk,
     logged,
     make_chain,
@@ -363,6 +364,7 @@ def test_the_modes_of_the_config_count_and_the_argument_overrides_them(how):
 
     assert run(app, {}, config, how=how) == [("custom", 1)]
     assert nodes_of(run(app, {}, config, stream_mode="values", how=how))[-1] == END
+    assert invoke(app, {}, config, how=how) == {"log": ["node"]}, "which does not stream"
 
 
 @pytest.mark.parametrize(("how", "is_async"), [("sync", False), ("async", False), ("async", True)])
@@ -399,12 +401,6 @@ def test_branches_items_and_nested_graphs_dispatch_too(how):
     assert sorted(items[:2]) == ["left", "right"]
     assert sorted(items[2:4]) == ["x", "y"]
     assert items[4:] == ["nested"]
-
-
-def test_invoke_ignores_the_stream_modes_of_the_config():
-    app = chain(dispatching(1)).compile()
-
-    assert app.invoke({}, RunnableConfig(stream_mode=["custom", "values"])) == {"log": ["node"]}
 
 
 @pytest.mark.parametrize(("modes", "count"), [(["custom"], 1), (["custom", "values"], 3)])

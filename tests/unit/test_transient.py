@@ -105,12 +105,9 @@ def test_its_default_is_there_after_a_resume_too(saver):
     seen = []
     schema = {"token": Channels.transient(lambda: "default")}
     graph = chain(schema, a=sees(seen), b=lambda state: interrupt("?"), c=sees(seen)).compile(checkpoint_saver=saver)
-    graph.invoke({}, CONFIG)
-    graph.invoke(GraphResume(None), CONFIG)
-    graph.invoke({"token": "given"}, CONFIG)
-
-    graph.invoke(GraphResume(None, update={"token": "again"}), CONFIG)
-
+    given = ({}, GraphResume(None), {"token": "given"}, GraphResume(None, update={"token": "again"}))
+    for each in given:
+        graph.invoke(each, CONFIG)
     assert seen == ["default", "default", "given", "again"]
 
 

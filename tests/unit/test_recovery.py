@@ -10,27 +10,8 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Checkpoint,
-    GraphResume,
-    NodeExecutionError,
-    RetryPolicy,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, errors, interrupt
 from graphkit.compat.hive import CheckpointManager, CheckpointPolicy, compare
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointerConfigurationError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-    CheckpointStorageError,
-    GraphRunnerError,
-    ThreadBusyError,
-)
 from graphkit.recovery import arecover, last_good, recover
 from graphkit.testing import ManualClock
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
@@ -73,7 +54,7 @@ def line(saver, calls, *, nodes="abcd", fails=None):
 
 
 def failed_at(saver, name):
-    with pytest.raises(NodeExecutionError):
+    with pytest.raises(errors.NodeExecutionError):
         line(saver, [], fails=name).invoke({}, AT)
 
 
@@ -117,11 +98,11 @@ def test_a_graph_goes_on_where_damage_lets_it(file_saver, root):
 
 
 def test_nothing_to_recover(saver):
-    with pytest.raises(CheckpointNotFoundError):
+    with pytest.raises(errors.CheckpointNotFoundError):
         recover(line(saver, []), "unknown")
-    with pytest.raises(CheckpointNotFoundError):
+    with pytest.raises(errors.CheckpointNotFoundError):
         last_good(saver, "unknown")
-    with pytest.raises(CheckpointerConfigurationError, match="checkpoint_saver"):
+    with pytest.raises(errors.CheckpointerConfigurationError, match="checkpoint_saver"):
         recover(line(None, []), "t")
 
 
@@ -141,7 +122,7 @@ def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, r
     ids = checkpoints(root, 6)
     damage(locate_log(root), *range(-k, 0))
     saver = FileSystemSaver(root, fsync="never")
-    with pytest.raises(CheckpointCorruptionError):
+    with pytest.raises(errors.CheckpointCorruptionError):
         saver.get(AT)
     with caplog.at_level(logging.WARNING, "graphkit.recovery"):
         good = last_good(saver, "t")
@@ -163,7 +144,7 @@ def test_nothing_that_reads_is_the_error(root):
     checkpoints(root, 3)
     path = locate_log(root)
     damage(path, *range(2, len(read_records(path))))
-    with pytest.raises(CheckpointCorruptionError):
+    with pytest.raises(errors.CheckpointCorruptionError):
         last_good(FileSystemSaver(root, fsync="never"), "t")
 
 
@@ -172,7 +153,7 @@ def test_damage_is_not_repaired_under_a_run(root):
     ids = checkpoints(root, 3)
     damage(locate_log(root), -1)
     holder, other = (FileSystemSaver(root, fsync="never", lock_timeout=0) for _ in range(2))
-    with ThreadPoolExecutor(1) as elsewhere, holder.run_lock(AT), pytest.raises(ThreadBusyError):
+    with ThreadPoolExecutor(1) as elsewhere, holder.run_lock(AT), pytest.raises(errors.ThreadBusyError):
         elsewhere.submit(last_good, other, "t").result()
     assert last_good(other, "t").id == ids[-2]
 
@@ -203,7 +184,7 @@ class Spoilt(SaverWrapper):
     def get(self, config=None):
         found = super().get(config)
         if found is not None and found.id in self.bad:
-            raise CheckpointCorruptionError("row", 0, f"{found.id} does not read")
+            raise errors.CheckpointCorruptionError("row", 0, f"{found.id} does not read")
         return found
 
 
@@ -255,7 +236,7 @@ def test_all_spoilt_is_the_first_error(list_saver):
     saver = Spoilt(list_saver)
     failed_at(saver, "b")
     saver.bad = {info.id for info in saver.history(AT)}
-    with pytest.raises(CheckpointCorruptionError, match=saver.history(AT)[0].id):
+    with pytest.raises(errors.CheckpointCorruptionError, match=saver.history(AT)[0].id):
         last_good(saver, "t")
 
 
@@ -287,7 +268,7 @@ def test_a_thread_of_another_engine_is_left_alone(tmp_path):
     app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)
 
     for call in (lambda: app.invoke({}, AT), lambda: app.resume("t"), lambda: app.update_state(AT, {"x": 1})):
-        with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
+        with pytest.raises(errors.GraphRunnerError, match="belongs to langgraph"):
             call()
 
     (kept,) = saver.list(AT)
@@ -374,7 +355,7 @@ def test_save_and_restore(manager):
     assert manager.get_checkpoint("run", "nowhere") is None
     assert manager.get_checkpoint("unknown") is None
     assert manager.restore_from_checkpoint("unknown") == (None, None)
-    with pytest.raises(CheckpointNotFoundError, match="nowhere"):
+    with pytest.raises(errors.CheckpointNotFoundError, match="nowhere"):
         manager.restore_from_checkpoint("run", "nowhere")
 
 
@@ -473,7 +454,7 @@ def test_compare(manager):
     assert changed["long"] == ("'" + "x" * 499 + "... (2002 characters)", "'" + "y" * 499 + "... (2002 characters)")
     one = manager.get_checkpoint("run", first)
     assert compare(one, one) == ({}, {}, {}, ())
-    with pytest.raises(CheckpointNotFoundError):
+    with pytest.raises(errors.CheckpointNotFoundError):
         manager.compare("run", first, "nowhere")
 
 
@@ -496,7 +477,7 @@ class Broken(SaverWrapper):
     """A store whose disk is full and that cannot be read."""
 
     def _fail(self, *_args, **_options):
-        raise CheckpointStorageError("/store", "use", OSError(28, "No space left on device"))
+        raise errors.CheckpointStorageError("/store", "use", OSError(28, "No space left on device"))
 
     get = put = history = delete = prune = namespaces = _fail
 
@@ -519,7 +500,7 @@ class Broken(SaverWrapper):
 def test_failing_is_loud_or_quiet(caplog, name, expected):
     loud, quiet = (managing(Broken(MemorySaver()), max_age=timedelta(1), on_error=on) for on in ("raise", "warn"))
     arguments = {"save_checkpoint": ("a", {}), "compare": ("a", "b")}.get(name, ())
-    with pytest.raises(CheckpointStorageError):
+    with pytest.raises(errors.CheckpointStorageError):
         getattr(loud, name)("run", *arguments)
     assert getattr(quiet, name)("run", *arguments) == expected
     assert f"{name} failed" in caplog.text
@@ -530,7 +511,7 @@ def test_failing_is_loud_or_quiet(caplog, name, expected):
 def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):
     manager = managing(file_saver)
     manager.save_checkpoint("run", "a", {"n": 1})
-    with pytest.raises(CheckpointSerializationError, match="handle"):
+    with pytest.raises(errors.CheckpointSerializationError, match="handle"):
         manager.save_checkpoint("run", "b", {"handle": object()})
     assert manager.restore_from_checkpoint("run") == ({"n": 1}, "a")
     assert managing(file_saver, on_error="warn").save_checkpoint("run", "b", {"handle": object()}) is None
@@ -539,7 +520,7 @@ def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):
 @pytest.mark.requirement("H9")
 def test_a_run_of_a_graph_is_not_saved_into(file_saver):
     manager = managing(file_saver)
-    with ThreadPoolExecutor(1) as elsewhere, file_saver.run_lock(AT), pytest.raises(ThreadBusyError):
+    with ThreadPoolExecutor(1) as elsewhere, file_saver.run_lock(AT), pytest.raises(errors.ThreadBusyError):
         elsewhere.submit(manager.save_checkpoint, "t", "a", {}).result()
     assert manager.save_checkpoint("t", "a", {}) is not None
 
@@ -568,7 +549,7 @@ def test_a_retry_and_a_failure_are_still_known_after_a_stop_in_a_fork(tmp_path, 
     retry = RetryPolicy(initial_delay=0.001) if failed == "a" else None
     saver = FileSystemSaver(tmp_path)
     app = graph.compile(checkpoint_saver=saver, retry=retry)
-    with suppress(NodeExecutionError):
+    with suppress(errors.NodeExecutionError):
         app.invoke({}, AT)
     if failed == "b":
         app.resume(AT)
@@ -591,7 +572,7 @@ def check(state):
 
 
 def fail(app, config=CONFIG):
-    with pytest.raises(NodeExecutionError) as caught:
+    with pytest.raises(errors.NodeExecutionError) as caught:
         app.invoke({}, config)
     return caught.value
 
@@ -610,7 +591,7 @@ FAILING = {
 
 @pytest.mark.parametrize("where", FAILING)
 def test_the_traceback_ends_in_the_line_that_raised(where):
-    with pytest.raises(NodeExecutionError) as caught:
+    with pytest.raises(errors.NodeExecutionError) as caught:
         invoke(FAILING[where].compile(), {}, how="async" if where == "an asynchronous node" else "sync")
     last = traceback.extract_tb(caught.value.__traceback__)[-1]
     assert last.line == 'raise ConnectionError("the warehouse does not answer")'
@@ -632,7 +613,7 @@ NESTED = make_chain({}, outer=make_chain({}, middle=make_chain({}, check=check).
 )
 def test_the_one_note_of_an_error_names_thread_node_step_and_the_way_on(graph, options, words):
     app = graph.compile(checkpointer=MemorySaver(), **options)
-    with pytest.raises(GraphRunnerError) as caught:
+    with pytest.raises(errors.GraphRunnerError) as caught:
         app.invoke({}, CONFIG)
     (note,) = caught.value.__notes__
     for part in words:

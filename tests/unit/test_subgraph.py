@@ -23,15 +23,8 @@ from graphkit import (
     ReplaceAllWith,
     RunnableConfig,
     StateGraph,
+    errors,
     interrupt,
-)
-from graphkit.errors import (
-    CheckpointerConfigurationError,
-    CheckpointNotFoundError,
-    GraphRunnerError,
-    MaxIterationsError,
-    NodeExecutionError,
-    ThreadBusyError,
 )
 from graphkit.operations import rollback
 from graphkit.testing.fakes import ScriptedSaver
@@ -155,7 +148,7 @@ def test_a_node_inside_cannot_run_any_of_the_graphs_around_it(saver, config):
     again = chain(b=lambda state: None).compile(checkpoint_saver=saver)
     inmost = chain(x=lambda state: again.invoke({}, config)).compile()
     graph = chain(s=chain(t=inmost).compile()).compile(checkpoint_saver=saver)
-    with pytest.raises(GraphRunnerError, match="cannot run its own thread"):
+    with pytest.raises(errors.GraphRunnerError, match="cannot run its own thread"):
         graph.invoke({}, CONFIG)
 
 
@@ -217,7 +210,7 @@ def test_schemas_of_any_kind_on_either_side(around, inside):
 def test_a_state_that_does_not_fit_the_model_inside(saver):
     child = make_chain(Model, p=lambda state: None).compile()
     graph = make_chain({}, s=child).compile(checkpoint_saver=saver)
-    with pytest.raises(GraphRunnerError, match="does not fit"):
+    with pytest.raises(errors.GraphRunnerError, match="does not fit"):
         graph.invoke({"n": "no number"}, CONFIG)
 
 
@@ -384,7 +377,7 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
 
     graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
 
-    with pytest.raises(NodeExecutionError) as failed:
+    with pytest.raises(errors.NodeExecutionError) as failed:
         run(graph, {}, how=how)
 
     assert failed.value.node_id == "y"
@@ -419,7 +412,7 @@ def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, how):
     graph = StateGraph(LOG).add_node("s", chain(t=inmost).compile()).add_edge(START, "s")
     graph.add_conditional_edges("s", lambda state: "s" if state["n"] < 6 else END)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
-    with pytest.raises(NodeExecutionError):
+    with pytest.raises(errors.NodeExecutionError):
         run(compiled, {}, how=how)
     assert logged(run(compiled, None, how=how)) == ["p", "q"] * 3
     assert runs == ["p"] * 3
@@ -434,7 +427,7 @@ def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, how):
     assert run(compiled, {}, how=how)[-1].state["n"] == 5
 
     for given in ({"n": -7}, None):  # going on does not reset the count
-        with pytest.raises(MaxIterationsError):
+        with pytest.raises(errors.MaxIterationsError):
             run(compiled, given, RunnableConfig("u"), how=how)
         assert saver.get(RunnableConfig("u", checkpoint_ns="s")).metadata["step"] == 4
 
@@ -570,7 +563,7 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     before = everything(saver)
 
     for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
-        with pytest.raises(GraphRunnerError, match="several interrupts"):
+        with pytest.raises(errors.GraphRunnerError, match="several interrupts"):
             run(graph, wrong, how=how)
 
     assert everything(saver) == before
@@ -602,7 +595,7 @@ def test_an_update_for_several_that_wait_is_for_none_of_them(saver):
     graph = branches(saver, *((name, chain(p=asking).compile()) for name in ("s1", "s2")))
     graph.invoke({}, CONFIG)
     before = everything(saver)
-    with pytest.raises(GraphRunnerError, match="several subgraphs wait"):
+    with pytest.raises(errors.GraphRunnerError, match="several subgraphs wait"):
         graph.invoke(GraphResume(update={"log": "u"}), CONFIG)
     assert everything(saver) == before
 
@@ -638,7 +631,7 @@ def test_an_update_inside_may_set_where_it_goes_on(saver):
     assert graph.get_state(CONFIG).interrupts == ()
 
     before = everything(saver)
-    with pytest.raises(GraphRunnerError, match="nothing waits"):
+    with pytest.raises(errors.GraphRunnerError, match="nothing waits"):
         graph.invoke(GraphResume("ok"), CONFIG)
     assert everything(saver) == before
     assert graph.invoke(None, CONFIG)["log"] == ["a", "by hand", "q", "z"]
@@ -739,9 +732,9 @@ def test_an_unknown_namespace_is_an_error(saver):
     for namespace in ("x", "s/x", "a", "s/", "/s", "ss"):
         config = RunnableConfig("t", checkpoint_ns=namespace)
         for look in (graph.get_state, graph.get_state_history, lambda at: graph.update_state(at, {})):
-            with pytest.raises(GraphRunnerError, match="no subgraph at checkpoint_ns"):
+            with pytest.raises(errors.GraphRunnerError, match="no subgraph at checkpoint_ns"):
                 look(config)
-    with pytest.raises(CheckpointNotFoundError):
+    with pytest.raises(errors.CheckpointNotFoundError):
         graph.get_state(RunnableConfig("u", checkpoint_ns="s"))
 
 
@@ -754,7 +747,7 @@ def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, g
     before = everything(saver)
 
     for each in (graph, child):
-        with pytest.raises(GraphRunnerError, match="subgraph"):
+        with pytest.raises(errors.GraphRunnerError, match="subgraph"):
             run(each, given, INSIDE, how=how)
 
     assert everything(saver) == before
@@ -802,7 +795,7 @@ def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
     other = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
 
     def hold():
-        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
+        with pytest.raises(errors.ThreadBusyError), other.run_lock(CONFIG):
             pass
 
     def p(state):
@@ -859,7 +852,7 @@ def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
     q = Node("q", runs, fails=True)
     child = chain(p=Node("p", runs), q=q).compile(checkpoint_interval=0)
     graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
+    with pytest.raises(errors.NodeExecutionError):
         run(graph, {}, how=how)
     q.fails = False
     outputs = run(graph, None, how=how)
@@ -876,7 +869,7 @@ def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how
     assert run(graph, {}, how=how)[-1].payload == "ok?"
 
     before = everything(saver)
-    with pytest.raises(CheckpointerConfigurationError, match="checkpoint_interval"):
+    with pytest.raises(errors.CheckpointerConfigurationError, match="checkpoint_interval"):
         run(graph, GraphResume("ok"), how=how)
     assert everything(saver) == before
     assert run(graph, None, how=how)[-1].payload == "ok?"

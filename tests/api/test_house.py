@@ -163,16 +163,6 @@ def test_everything_public_is_documented(module):
     assert missing == []
 
 
-def test_every_benchmark_can_be_chosen_and_is_described():
-    folder = ROOT / "benchmarks"
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__", "table"}
-    tables = re.search(r"TABLES = \(([^)]*)\)", (folder / "__main__.py").read_text(encoding="utf-8"))[1]
-    assert modules == set(re.findall(r'"(\w+)"', tables))
-    assert modules == set(
-        re.findall(r"^\| `(\w+)` \|", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    )
-
-
 def test_every_ignored_rule_has_a_reason():
     lines = iter((ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines())
     rules = {rule for rules in ruff_ignores() for rule in rules}

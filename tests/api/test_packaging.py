@@ -164,12 +164,6 @@ def test_ci_and_the_workflow_run_all_tests_on_every_python_that_is_claimed():
     assert re.search(r"^full:\n\t.* -m pytest --full$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def test_only_systems_that_the_workflow_tests_are_claimed():
-    systems = [name for name in PROJECT["classifiers"] if name.startswith("Operating System")]
-    assert systems == ["Operating System :: POSIX :: Linux"]
-    assert set(re.findall(r"runs-on: (\S+)", workflow())) == {"ubuntu-latest"}
-
-
 def test_the_source_distribution_has_what_its_tests_need():
     included = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert {f"/{folder}" for folder in FOLDERS} | {"/*.md", "/LICENSE", "/Makefile"} <= set(included)

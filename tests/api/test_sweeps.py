@@ -55,11 +55,6 @@ def test_of_a_marked_test_some_cases_are_kept_and_all_of_the_others():
     assert kept(*other, *marked) == ["other[0]", "other[1]", "other[2]", "marked[0]", "marked[4]"]
 
 
-def test_one_parameter_is_sampled_for_each_value_of_the_others():
-    items = cases("test", 2, of="seed", parameters={"kind": range(2), "seed": range(9)})
-    assert kept(*items) == ["test[0-0]", "test[0-8]", "test[1-0]", "test[1-8]"]
-
-
 def test_combinations_take_other_values_in_turn():
     parameters = {"kind": range(4), "opener": range(2), "way": range(4)}
     ran = [name[5:-1].split("-") for name in kept(*cases("test", 1, of="way", in_turn=True, parameters=parameters))]

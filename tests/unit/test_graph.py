@@ -213,11 +213,6 @@ def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
     assert sum("has no outgoing edge" in problem for problem in find_problems(alone)) == 2
 
 
-def test_a_join_without_an_outgoing_edge_is_reported():
-    graph = make_graph({}, "START>a,b a>j b>j", a=node, b=node, j=node)
-    assert any(problem.startswith("'j' has no outgoing edge") for problem in find_problems(graph))
-
-
 def test_what_may_lead_anywhere_causes_no_report(graph):
     graph.add_conditional_edges("a", node).add_node("b", node).add_edge("b", "b")
     assert list(graph.compile().topology.nodes) == ["a", "b"]

@@ -376,14 +376,6 @@ def test_the_session_state(manager):
     assert manager.restore_from_checkpoint("run")[0] == {"n": 2}
 
 
-@pytest.mark.requirement("H5")
-def test_listing_reads_no_memory(file_saver, monkeypatch):
-    manager = managing(file_saver, retention_strategy="all")
-    saved(manager, 5)
-    monkeypatch.setattr("savers._log.log.Log.load_state", None)
-    assert [info.node_id for info in manager.list_checkpoints("run")] == [f"n{n}" for n in range(5)]
-
-
 @pytest.mark.requirement("H35", "H31")
 def test_listing_is_filtered(manager):
     kinds = ["node_complete", "safe_point", "user_checkpoint", "pause", "loop_iteration", "edge_transition"]
@@ -618,12 +610,6 @@ def test_the_one_note_of_an_error_names_thread_node_step_and_the_way_on(graph, o
     (note,) = caught.value.__notes__
     for part in words:
         assert part in note
-
-
-def test_without_a_saver_there_is_no_thread_to_resume():
-    (note,) = fail(make_chain({}, check=check).compile()).__notes__
-    assert "'check'" in note
-    assert "resume" not in note
 
 
 def test_the_traceback_of_another_process_is_kept(tmp_path):

@@ -2,10 +2,9 @@
 
 import pytest
 
-from graphkit import END, START, Channels, Checkpoint, Command, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
-from graphkit.testing.fakes import ScriptedSaver
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, make_graph, outputs as run
 
@@ -169,24 +168,3 @@ def test_subgraphs_see_and_change_it_and_store_it_as_little(watched, around, ins
     graph = watched.compile(chain(around, s=child, z=sees(seen)))
     run(graph, given, how=how)
     assert seen == [given.get("token"), SECRET + "q", SECRET + "q" if around is SCHEMA else None]
-
-
-@pytest.mark.requirement("G32")
-def test_no_saver_is_ever_given_it():
-    def ask(state):
-        return {"token": SECRET, "log": interrupt("?")}
-
-    def set_token(state):
-        return {"token": SECRET}
-
-    saver = ScriptedSaver(MemorySaver())
-    graph = fork("s", "b", s=chain(p=ask).compile(), b=set_token, j=set_token)
-    compiled = graph.compile(checkpoint_saver=saver)
-    compiled.invoke({"token": SECRET}, CONFIG)
-    compiled.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)
-
-    puts = [call.args for call in saver.calls if call.method.startswith("put")]
-    states = [dict(checkpoint.state) for _, checkpoint in puts if isinstance(checkpoint, Checkpoint)]
-    assert len(states) > 3
-    assert SECRET not in repr(states)
-    assert SECRET not in repr(puts)

@@ -120,7 +120,6 @@ def test_public_classes_and_functions_have_a_public_path(module):
         graphkit.Checkpoint(node_id="a", next_node_id="b", state={"items": [1]}, metadata={"step": 1}),
         graphkit.RunnableConfig("t", metadata={"key": 1}),
         graphkit.Tag("t", [], 1),
-        graphkit.errors.CheckpointNotFoundError("t"),
         importlib.import_module("graphkit.compat.go_agents").State({"items": [1]}),
     ],
     ids=lambda thing: type(thing).__name__,

@@ -64,12 +64,6 @@ def test_fields_that_the_input_lacks_get_their_defaults():
     assert state == {"item": "tea", "amount": 1, "address": None, "log": [], "seen": set()}
 
 
-def test_reducers_merge_and_the_other_fields_are_replaced():
-    state = run(lambda state: {"log": ["done"], "amount": 5}, {"item": "tea", "log": ["begun"]})
-
-    assert (state.log, state.amount) == (["begun", "done"], 5)
-
-
 def test_reset_restores_the_default_of_a_reducer_and_remove_removes_a_field():
     state = run(lambda state: {"log": RESET, "address": REMOVE}, {"item": "tea", "log": ["begun"]})
 

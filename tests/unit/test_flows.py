@@ -362,9 +362,8 @@ def test_all_failures_are_collected(function):
 
 
 @pytest.mark.requirement("G26")
-@both
-def test_items_post_events(function):
-    assert events_of(process_parallel(function, "items", "out", workers=1), {"items": [1, 2]}) == [
+def test_items_post_events():
+    assert events_of(process_parallel(asquare, "items", "out", workers=1), {"items": [1, 2]}) == [
         ("parallel.start", {"items": 2, "workers": 1}),
         ("worker.start", {"index": 0}),
         ("worker.complete", {"index": 0, "error": None}),

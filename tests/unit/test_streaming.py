@@ -101,20 +101,13 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
 
 
 def test_nothing_runs_ahead_of_the_caller():
-    said = []
-
-    def node(state):
-        for word in "xy":
-            said.append(word)
-            yield word
-
-    stream = make_chain(g=node).compile().stream({})
+    talker = Talker("x", "y")
+    talker.at = {"y": lambda: 1 / 0}
+    stream = make_chain(g=talker.plain).compile().stream({})
     assert next(stream).node == START
-    assert said == []
-    next(stream)
-    assert said == ["x"]
+    assert talker.began == 0
+    assert next(stream).chunk == "x"
     stream.close()
-    assert said == ["x"]
 
 
 @pytest.mark.parametrize("chunk", [None, {"log": "no update"}, ["list"], NodeOutput("custom", {})])
@@ -285,21 +278,14 @@ def test_snapshots_with_all_of_it(saver, how, kind):
     compiled = graph.compile(checkpoint_saver=saver)
     config = CONFIG.replace(stream_mode="snapshots")
     outputs = run(compiled, {}, config, how=how)
-    of = {StateSnapshot: "snapshot", StreamingOutput: "chunk", NodeOutput: "output", InterruptionMetadata: "stop"}
-    assert [(of[type(output)], output.node) for output in outputs] == [
-        ("snapshot", START),
-        ("chunk", "g"),
-        ("snapshot", "g"),
-        ("snapshot", START),
-        ("snapshot", "p"),
-        ("output", END),
-        ("snapshot", "s"),
-        ("stop", "z"),
-    ]
-    for output in outputs:
-        if isinstance(output, StateSnapshot):
-            assert compiled.get_state(output.config).values == dict(output.state) == output.values
-    assert [of[type(each)] for each in run(compiled, GraphResume("!"), config, how=how)] == ["snapshot", "output"]
+    snapshots = [output for output in outputs if isinstance(output, StateSnapshot)]
+    assert nodes_of(snapshots) == [START, "g", START, "p", "s"]
+    others = [(type(output), output.node) for output in outputs if output not in snapshots]
+    assert others == [(StreamingOutput, "g"), (NodeOutput, END), (InterruptionMetadata, "z")]
+    for snapshot in snapshots:
+        assert compiled.get_state(snapshot.config).values == dict(snapshot.state) == snapshot.values
+    snapshot, end = run(compiled, GraphResume("!"), config, how=how)
+    assert (type(snapshot), type(end)) == (StateSnapshot, NodeOutput)
 
 
 def test_without_a_saver_snapshots_are_plain_outputs_in_subgraphs_too():

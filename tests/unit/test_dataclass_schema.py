@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from graphkit import REMOVE, RESET, Channels, GraphRunnerError, NodeExecutionError
+from graphkit import Channels, GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver
 from tests.support.graphs import make_chain
 
@@ -62,12 +62,6 @@ def test_fields_that_the_input_lacks_get_their_defaults():
     state = run(lambda state: {}, {"item": "tea"})
 
     assert state == {"item": "tea", "amount": 1, "address": None, "log": [], "seen": set()}
-
-
-def test_reset_restores_the_default_of_a_reducer_and_remove_removes_a_field():
-    state = run(lambda state: {"log": RESET, "address": REMOVE}, {"item": "tea", "log": ["begun"]})
-
-    assert state == {"item": "tea", "amount": 1, "log": [], "seen": set()}
 
 
 def test_an_object_of_the_schema_is_an_update_of_all_its_fields():

@@ -59,21 +59,6 @@ def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, secon
     free.set()
 
 
-def test_the_graphs_retry_is_for_nodes_without_their_own():
-    tries = []
-
-    def fails(state):
-        tries.append(1)
-        raise OSError
-
-    own = RetryPolicy(max_attempts=2, initial_delay=0)
-    graph = connect(StateGraph({}).add_node("a", fails, retry=own), "START>a a>END")
-    app = graph.compile(retry=RetryPolicy(max_attempts=9, initial_delay=0))
-    with pytest.raises(NodeExecutionError):
-        app.invoke({})
-    assert len(tries) == 2
-
-
 # Map nodes
 
 

@@ -145,20 +145,6 @@ def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_m
     assert dict(final) == {"moved": 2, "own": 1, "log": ["x"]}
 
 
-def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
-    def graph(version):
-        key = "new" if version else "old"
-        moves = [Migration("old", "new")] if version else []
-        child = make_chain(p=lambda state: {key: 1}, q=ask).compile(migrations=moves)
-        return make_chain(s=child).compile(checkpoint_saver=saver)
-
-    graph(0).invoke({}, CONFIG)
-    graph(1).update_state(INSIDE, {"more": 2})
-
-    final = graph(1).invoke(GraphResume("x"), CONFIG)
-    assert dict(final) == {"new": 1, "more": 2, "log": ["x"]}
-
-
 def test_an_answer_that_was_recorded_before_is_merged_after():
     options = {"checkpoint_saver": MemorySaver(), "interrupt_before": ["a"]}
     a = fail_once(lambda state: {"log": state.get("new")})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import Command, RunnableConfig, errors, interrupt, operations
+from graphkit import RunnableConfig, errors, operations
 from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import freeze
 from graphkit.transfer import copy_threads, export_threads, import_threads
@@ -29,7 +29,6 @@ from savers import (
     acting_as,
 )
 from tests.support.disks import quiet
-from tests.support.graphs import make_chain
 from tests.support.logs import locate_log, read_key_id, read_records
 from tests.support.sealed import READS, made, view, write
 from tests.support.sweeps import in_turn
@@ -236,29 +235,6 @@ def test_a_put_whose_key_cannot_be_chosen_is_refused_and_changes_nothing(store, 
         assert saver.own_key("t") == "ann"
 
 
-# Runs
-
-
-def test_a_run_with_a_nested_graph_has_one_key_in_every_process(store):
-    inner = make_chain({}, ask=lambda _: {"answer": interrupt("well?")})
-    outer = make_chain({}, nested=inner.compile(), again=lambda _: {"again": interrupt("again?")})
-    with store(by_subject()) as saver:
-        app = outer.compile(checkpointer=saver)
-        app.invoke({}, T.replace(metadata={"subject": "ann"}))
-
-    with store(KEYS) as saver:
-        app = outer.compile(checkpointer=saver)
-        app.invoke(Command(resume="yes"), T)
-        assert saver.namespaces("t") == ["", "nested"]
-        assert saver.own_key(T) == "ann"
-        assert saver.own_key(T.replace(checkpoint_ns="nested")) == "ann"
-
-    with store({"another": bytes(32), **ANN}) as saver:
-        app = outer.compile(checkpointer=saver)
-        state = app.invoke(Command(resume="done"), T)
-        assert state["again"] == "done"
-
-
 # Destroyed, missing and wrong keys
 
 
@@ -339,25 +315,6 @@ def test_only_a_destroyed_key_is_no_problem(two_subjects, keys, error, state):
         assert bool(report.problems) is (state == "sealed")
         if isinstance(saver, FileSystemSaver):
             assert bool(saver.repair("t").files) is (state == "sealed")
-
-
-@pytest.mark.requirement("P73")
-@pytest.mark.parametrize("store", ["file", "sqlite"], indirect=True)
-def test_a_backup_that_is_restored_stays_erased(two_subjects, tmp_path):
-    directory = tmp_path / "store"
-    shutil.copytree(directory, tmp_path / "backup")
-    with two_subjects(WITHOUT_ANN) as saver:
-        assert saver.delete("t")
-    shutil.rmtree(directory)
-    (tmp_path / "backup").rename(directory)
-    with two_subjects(WITHOUT_ANN) as saver:
-        assert saver.threads() == ["other", "t"]
-        with pytest.raises(errors.CheckpointErasedError):
-            saver.get(T)
-        assert len(saver.verify().erased) == 4
-        assert len(saver.list("other")) == 6
-    with two_subjects(KEYS) as saver:  # the backup is a good one
-        assert len(saver.list(T)) == 6
 
 
 # Rotation
@@ -743,20 +700,3 @@ def test_a_key_file_stays_as_it_is_if_its_owner_cannot_be_kept(tmp_path, monkeyp
         keys.add("ann")
     assert path.read_bytes() == before
     assert not list(tmp_path.glob("*.new"))
-
-
-def test_a_checkpoint_of_an_open_saver_is_read_until_it_is_closed(files):
-    """As docs/security.md says: the derived key is in memory."""
-    keys = dict(CURRENT)
-
-    def cipher(key_id):
-        key = keys["current"]
-        return ("current", key) if key_id is None else key
-
-    with files(cipher=cipher) as saver:
-        saver.put(T, made(1))
-        keys["current"] = DESTROYED
-        assert saver.get(T).state["plain_n"] == 1
-        saver.close()
-        with pytest.raises(errors.CheckpointErasedError):
-            saver.get(T)

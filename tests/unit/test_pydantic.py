@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash, StateGraph
+from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, make_chain
@@ -171,14 +171,6 @@ def test_model_validators_see_the_whole_update_at_once():
             run(Span, {"low": 1, "high": 2}, update)
 
 
-def test_a_model_validator_writes_no_more_than_changed():
-    schema = StateGraph(Span)._schema
-    data, _ = schema.merge_input(schema.initial_state(), {"low": 1, "high": 5, "notes": ["a"]})
-    new, ops = schema.merge(data, {"low": 2})
-    assert set(ops) == {"low", "width"}
-    assert new["inner"] is data["inner"]
-
-
 @pytest.mark.parametrize("one_piece", [False, True])
 def test_extra_fields_are_kept_where_the_model_allows_them(one_piece):
     class Open(BaseModel):
@@ -186,12 +178,6 @@ def test_extra_fields_are_kept_where_the_model_allows_them(one_piece):
         n: int = 0
 
     assert run(Open, {"x": 1}, {"y": [2]}, {"n": "3", "x": REMOVE}) == {"n": 3, "y": [2]}
-
-
-def test_nested_models_come_back_from_a_saver():
-    saver = MemorySaver()
-    compiled(Model, {"inners": [{"n": 1}, Inner(n=2)]}, checkpoint_saver=saver).invoke({"name": "n"}, CONFIG)
-    assert saver.get(CONFIG).state["inners"] == [Inner(n=1), Inner(n=2)]
 
 
 def test_a_node_cannot_change_the_model_it_was_given():

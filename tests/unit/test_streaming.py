@@ -162,15 +162,6 @@ def test_a_failure_in_the_middle(saver, how, kind):
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
 
 
-@kinds
-def test_a_question_in_the_middle(saver, how, kind):
-    talker = Talker("x", "y")
-    talker.at["y"] = lambda: interrupt("ok?")
-    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
-    assert items(run(graph, {}, how=how)) == [START, "x", "g"]
-    assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
-
-
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
     graph = make_chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
 
@@ -183,12 +174,6 @@ def test_an_asynchronous_generator_in_a_synchronous_run(saver):
     inside = make_chain(s=make_chain(g=Talker("x").later).compile()).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         inside.stream({})
-
-
-def test_a_function_that_returns_a_generator_streams_too():
-    assert items(make_chain(g=lambda state: Talker("x").plain(state)).compile().stream({})) == [START, "x", "g", END]
-    graph = make_chain(g=lambda state: Talker("x").later(state)).compile()
-    assert items(run(graph, {}, how="async")) == [START, "x", "g", END]
 
 
 @kinds

@@ -40,7 +40,6 @@ from tests.support.graphs import (
     make_graph,
     nodes_of,
     outputs as run,
-    pending_ids,
     stored,
 )
 from tests.support.workers import status
@@ -601,26 +600,6 @@ def test_an_update_for_several_that_wait_is_for_none_of_them(saver):
 # --- correcting while it waits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", STOPS)
-def test_updates_of_either_history_while_it_waits(saver, kind):
-    graph, answer, log = stopping(kind, saver)
-    last = graph.invoke_final({}, CONFIG)
-    graph.update_state(CONFIG, {"log": "parents"})
-    graph.update_state(INSIDE, {"log": "childs"})
-    graph.update_state(INSIDE, {"log": "again"})
-
-    if len(saver.namespaces("t")) > 1:
-        assert pending_ids(saver) == [last.id]
-
-    assert [stop.id for stop in graph.get_state(CONFIG).interrupts] == [last.id]
-
-    at = log.index("p") + 1 if kind in {"after", "before_edge"} else 1
-
-    expected = ["a", "parents", *log[1:at], "childs", "again", *log[at:]]
-
-    assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
-
-
 def test_an_update_inside_may_set_where_it_goes_on(saver):
     graph, _, _ = stopping("inside", saver)
     graph.invoke({}, CONFIG)
@@ -699,14 +678,6 @@ def test_pruning_while_it_waits_loses_nothing(saver):
     assert graph.invoke(GraphResume({last.id: "ok"}), CONFIG)["log"] == ["a", "u", *log[1:]]
 
 
-def test_new_input_while_it_waits_begins_inside_too(saver):
-    graph, _, _ = stopping("inside", saver)
-    first = graph.invoke_final({}, CONFIG)
-    second = graph.invoke_final({}, CONFIG)
-    assert first.id != second.id
-    assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["a", "a", "ok", "q", "z"]
-
-
 @both
 def test_no_two_share_a_history_whatever_their_ids(saver, how):
     def child(word):
@@ -776,12 +747,6 @@ def test_a_saver_of_its_own(saver, how):
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", "ok", "q", "z"]
     assert (stored(own, INSIDE), stored(saver)) == ([], [])
     assert [*own.versions_by_thread_id("t")] == [1]
-
-
-def test_a_saver_of_its_own_without_one_around_it():
-    own = MemorySaver()
-    with_own(own, None, p=Node("p", [])).compile().invoke({}, CONFIG)
-    assert [checkpoint.node_id for checkpoint in own.list(INSIDE)] == ["q", "p", START]
 
 
 def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
@@ -866,19 +831,6 @@ def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how
         run(graph, GraphResume("ok"), how=how)
     assert everything(saver) == before
     assert run(graph, None, how=how)[-1].payload == "ok?"
-
-
-def test_a_validated_update_goes_up_validated():
-    class Counted(BaseModel):
-        n: Annotated[int, operator.add] = 0
-        name: str = ""
-        size: float = 0
-
-    child = make_chain(Counted, a=lambda state: {"n": "3", "size": "1.5", "name": "x"})
-    schema = {"n": Channels.base(operator.add, lambda: 10), "size": Channels.base(operator.add, lambda: 1.0)}
-    graph = make_chain(schema, s=child.compile())
-
-    assert dict(graph.compile().invoke({})) == {"n": 13, "size": 2.5, "name": "x"}
 
 
 # --- markers in what a resume brings ----------------------------------------------------------------------------------

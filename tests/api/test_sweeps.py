@@ -85,9 +85,3 @@ def test_a_mark_of_the_test_wins_over_that_of_a_fixture():
     assert kept(Item("without_parameters", 1, of="saver")) == ["without_parameters"]
     each_way = kept(*make_cells("test", 1, of="saver", in_turn=True))
     assert sorted(name.partition("-")[2] for name in each_way) == ["async-0]", "async-1]", "sync-0]", "sync-1]"]
-
-
-def test_a_class_that_repeats_tests_is_sampled_by_test():
-    first = [Item(f"file::First::test_{number}") for number in range(3)]
-    again = [Item(f"file::Again::test_{number}", 2, of="tests") for number in range(3)]
-    assert kept(*first, *again) == [*(item.nodeid for item in first), "file::Again::test_0", "file::Again::test_2"]

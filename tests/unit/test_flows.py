@@ -177,8 +177,7 @@ def test_a_chain_hands_on_what_each_step_returns(last, how, n):
 @pytest.mark.parametrize(
     "action",
     [
-        process_chain(double, double),
-        process_chain(increment),
+        process_chain(double, increment),
         process_conditional(key_exists("n"), double, fails),
         process_parallel(abs, "items", "n"),
     ],

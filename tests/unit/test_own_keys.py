@@ -29,8 +29,8 @@ from savers import (
     acting_as,
 )
 from tests.support.disks import quiet
-from tests.support.logs import locate_log, read_key_id, read_records
-from tests.support.sealed import READS, made, view, write
+from tests.support.logs import locate_log, read_records
+from tests.support.sealed import READS, made, view
 from tests.support.sweeps import in_turn
 
 CURRENT = {"current": bytes(range(32))}
@@ -114,6 +114,7 @@ def test_one_key_opens_every_copy_of_a_history_and_nothing_else_does(store):
         saver.put(T, about("bob", 20))
         saver.put_writes(T, {"later": 1})
         saver.put(RunnableConfig("t", checkpoint_ns="inner2"), made(91))
+        saver.put_writes(T.with_check_point_id(made(300).id), {"early": 1}, early=True)
         saver.copy("t", "copied later")
         operations.fork(saver, "t", "forked later")
         saver.prune("t", keep_last=2)
@@ -474,20 +475,6 @@ def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
 
         assert saver.rotate().rewritten == ()
         assert saver.verify().ok
-
-
-def test_every_record_of_a_log_has_its_own_key(files, tmp_path):
-    with files(cipher=by_subject(key_for=lambda *_: "ann")) as saver:
-        write(saver, T)
-        later = T.with_check_point_id(made(300).id)
-        saver.put_writes(later, {"early": 1}, early=True)
-
-    with files(cipher=KEYS) as saver:
-        saver.prune("t", keep_last=3)
-        saver.put(T, made(50))
-
-    _, _, *records = read_records(locate_log(tmp_path / "store"))
-    assert {read_key_id(record.payload) for record in records} == {"\0own\0ann"}
 
 
 def test_a_repair_keeps_the_key_even_if_the_beginning_of_the_log_is_lost(files, tmp_path):

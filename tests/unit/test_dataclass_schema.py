@@ -75,6 +75,14 @@ def test_a_field_without_a_value_is_an_attribute_error():
         run(lambda state: {"amount": len(state.item)}, {})
 
 
+def test_a_frozen_dataclass_with_slots():
+    @dataclass(frozen=True, slots=True)
+    class Frozen:
+        value: int = 2
+
+    assert run(lambda state: Frozen(state.value + 1), {}, schema=Frozen).value == 3
+
+
 @pytest.mark.parametrize("given", [{"itme": "tea"}, {"item": "tea", "label": "x"}])
 def test_an_unknown_field_is_refused(given):
     with pytest.raises(GraphRunnerError, match="Order has no key"):

@@ -59,6 +59,15 @@ def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, secon
     free.set()
 
 
+def test_the_graphs_retry_is_for_nodes_without_their_own():
+    tries = []
+    once, never = RetryPolicy(max_attempts=2, initial_delay=0), RetryPolicy(max_attempts=1)
+    graph = StateGraph({}).add_node("a", lambda state: tries.append(1) or {}["missing"], retry=once)
+    with pytest.raises(NodeExecutionError):
+        connect(graph, "START>a a>END").compile(retry=never).invoke({})
+    assert len(tries) == 2
+
+
 # Map nodes
 
 
@@ -188,6 +197,11 @@ def test_every_way_in_which_a_graph_cannot_end_is_reported_at_once():
         "'island' cannot be reached from START: no edge leads to it, and no destinations=[...] of a node name it",
         "END cannot be reached from START, so no run can end: add_edge(..., END)",
     )
+
+
+def test_end_among_the_targets_of_a_fork_is_no_way_to_end(graph):
+    connect(graph.add_node("b", node), "a>b,END b>a")
+    assert find_problems(graph) == ("END cannot be reached from START, so no run can end: add_edge(..., END)",)
 
 
 def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):

@@ -125,11 +125,12 @@ def test_a_subgraph_migrates_its_own(saver):
     graph(0).invoke({"mine": 1}, CONFIG)
 
     assert graph(1).get_state(INSIDE).values["new"] == 1
+    graph(1).update_state(INSIDE, {"more": 2})
 
     state = graph(1).invoke(GraphResume("x"), CONFIG)
 
-    assert dict(state) == {"mine": 1, "new": 1, "log": ["x", "z"]}
-    assert graph(1).get_state(INSIDE).values == {"mine": 1, "new": 1, "log": ["x"]}
+    assert dict(state) == {"mine": 1, "new": 1, "more": 2, "log": ["x", "z"]}
+    assert graph(1).get_state(INSIDE).values == {"mine": 1, "new": 1, "more": 2, "log": ["x"]}
 
 
 def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_moved(saver):

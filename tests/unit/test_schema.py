@@ -48,6 +48,7 @@ class Typed(TypedDict):
     largest: Annotated[int, max]
     maybe: Annotated[int | None, operator.add]
     absent: NotRequired[Annotated[list[int], operator.add]]
+    inside: Annotated[NotRequired[list[int]], operator.add]
     needed: Required[Annotated[Sequence[int], operator.add]]
     mapping: Annotated[Mapping[str, int], operator.or_]
     anything: Annotated[Any, operator.add]
@@ -65,6 +66,7 @@ class Typed(TypedDict):
         ("largest", (-3, -2), 0),
         ("maybe", (1, 2), 3),
         ("absent", ([1], [2]), [1, 2]),
+        ("inside", ([1], [2]), [1, 2]),
         ("needed", ([1], [2]), [1, 2]),
         ("mapping", ({"a": 1}, {"b": 2}), {"a": 1, "b": 2}),
         ("anything", ((1,), (2,)), (1, 2)),

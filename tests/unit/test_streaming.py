@@ -103,7 +103,7 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
 def test_nothing_runs_ahead_of_the_caller():
     talker = Talker("x", "y")
     talker.at = {"y": lambda: 1 / 0}
-    stream = make_chain(g=talker.plain).compile().stream({})
+    stream = make_chain(g=lambda state: talker.plain(state)).compile().stream({})  # noqa: PLW0108 - it returns a generator
     assert next(stream).node == START
     assert talker.began == 0
     assert next(stream).chunk == "x"
@@ -160,6 +160,23 @@ def test_a_failure_in_the_middle(saver, how, kind):
 
     talker.at.clear()
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
+
+
+@kinds
+def test_a_question_in_the_middle(saver, how, kind):
+    talker = Talker("x", "y")
+    talker.at["y"] = lambda: interrupt("ok?")
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    assert items(run(graph, {}, how=how)) == [START, "x", "g"]
+    assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
+
+
+def test_a_command_at_the_end_may_go_elsewhere():
+    def node(state):
+        yield Command("z", {"log": "g"})
+
+    outputs = list(make_chain(g=node, h=Talker().plain, z=lambda state: {"log": "z"}).compile().stream({}))
+    assert logged(outputs) == ["g", "z"]
 
 
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
@@ -336,6 +353,12 @@ def test_the_modes_of_the_config_count_and_the_argument_overrides_them(how):
     assert run(app, {}, config, how=how) == [("custom", 1)]
     assert nodes_of(run(app, {}, config, stream_mode="values", how=how))[-1] == END
     assert invoke(app, {}, config, how=how) == {"log": ["node"]}, "which does not stream"
+
+
+@both
+def test_an_error_of_a_node_leaves_the_stream(how):
+    with pytest.raises(NodeExecutionError, match="division"):
+        run(make_chain(fail=lambda state: 1 / 0).compile(), {}, stream_mode="custom", how=how)
 
 
 @pytest.mark.parametrize(("how", "is_async"), [("sync", False), ("async", False), ("async", True)])

@@ -58,6 +58,7 @@ def test_every_method_takes_langgraphs_config(graph, saver):
     compiled.invoke({}, config)
 
     assert compiled.get_state(config).metadata["user"] == "ann"
+
     new = compiled.update_state(config, {"log": "u"})
     assert compiled.get_state({"configurable": {"thread_id": "t", "checkpoint_id": new.checkpoint_id}}).next == "b"
     assert list(compiled.stream(None, config))[-1].is_end

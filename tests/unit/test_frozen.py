@@ -167,8 +167,10 @@ def test_private_copies_share_all_but_the_private():
 
     assert made == frozen
     assert made["v"] is frozen["v"]
+
     made["m"][0].items.append(9)
     made["t"][1].right.items.append(9)
+
     assert frozen["m"] == [Mutable([1])]
     assert frozen["t"][1].right == Mutable([4])
     assert private_copy(frozen["v"]) is frozen["v"]

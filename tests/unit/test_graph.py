@@ -146,6 +146,7 @@ def test_all_problems_are_reported_at_once():
     words = ["entry point", "'gone'", "'ghost'", "'b'", "cannot be joined", "'lost'", "'__START__'", "'x'", "'y'"]
 
     assert len(failed.value.problems) == len(words)
+
     for word in words:
         assert any(word in problem for problem in failed.value.problems), word
         assert word in str(failed.value)

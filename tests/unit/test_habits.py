@@ -71,6 +71,7 @@ def test_a_compiled_graph_can_still_be_asked_for_anything():
     assert copy.copy(app).topology is app.topology
     assert copy.deepcopy(chain()).compile().invoke({}) == {"log": ["first", "second"]}
     assert copy.deepcopy(RunnableConfig("t")) == RunnableConfig("t")
+
     with pytest.raises(Exception, match=re.compile("pickle|local", re.IGNORECASE)):
         pickle.dumps(make_chain({}, a=lambda state: {}).compile())
 

@@ -41,6 +41,7 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
     new = migrated(saver, graph, {"first": 1}, first, second)
 
     final = new.invoke(GraphResume("x"), CONFIG)
+
     assert final == {"third": 1, "log": ["x", 1]}
     assert new.get_state(CONFIG).metadata["schema_version"] == 2
     assert new.invoke({}, CONFIG)["third"] == 1
@@ -67,6 +68,7 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
     assert new.get_state(changed).values == {"new": 2, "log": []}
 
     newest, oldest = saver.list(CONFIG)
+
     assert (newest.state, newest.metadata["schema_version"]) == ({"new": 2, "log": []}, 1)
     assert (oldest.state, oldest.metadata.get("schema_version")) == ({"old": 1, "log": []}, None)
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
@@ -125,6 +127,7 @@ def test_a_subgraph_migrates_its_own(saver):
     graph(0).invoke({"mine": 1}, CONFIG)
 
     assert graph(1).get_state(INSIDE).values["new"] == 1
+
     graph(1).update_state(INSIDE, {"more": 2})
 
     state = graph(1).invoke(GraphResume("x"), CONFIG)

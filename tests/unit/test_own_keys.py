@@ -331,6 +331,7 @@ def test_a_rotation_names_what_is_erased_and_leaves_it(two_subjects):
         assert saver.rotate("other").erased == ()
     with two_subjects({"new": bytes(32), **BOB}) as saver, pytest.raises(errors.CheckpointKeyError) as caught:
         saver.rotate("t")
+
     assert type(caught.value) is errors.CheckpointKeyError  # this one may be found again
 
 

@@ -220,6 +220,7 @@ def test_fields_may_have_the_names_of_a_mappings_methods():
 
     graph = compiled(Awkward, lambda s: {"items": [*s.items, 0], "data": {"x": s.get}}, checkpoint_saver=MemorySaver())
     expected = {"items": [1, 0], "keys": [2], "values": [3], "get": 4, "data": {"x": 4}}
+
     assert graph.invoke({}, CONFIG) == graph.get_state(CONFIG).values == expected
 
 

@@ -83,6 +83,7 @@ def test_a_graph_goes_on_where_damage_lets_it(file_saver, root):
     calls = []
     fresh = FileSystemSaver(root, fsync="never")
     state = asyncio.run(arecover(line(fresh, calls), "t", modifications={"x": 1}))
+
     assert (state["path"], state["x"]) == (list("abcd"), 1)
     assert calls == ["c", "d"], "c had finished, but its checkpoint is lost"
     assert fresh.verify("t").ok
@@ -245,8 +246,11 @@ def test_the_latest_of_1500_is_the_last_one_written_and_the_first_has_the_input(
     app = counting(1500).compile(checkpoint_saver=FileSystemSaver(root, fsync="never"), max_iterations=2000)
     app.invoke({"n": 0}, AT.replace(metadata={"goal": "g-1"}))
     again = FileSystemSaver(root)
+
     assert again.get(AT).state == {"n": 1500}
+
     history = again.history(AT)
+
     assert [info.metadata["step"] for info in history] == [*range(1500, -1, -1)]
     assert again.get(AT.with_check_point_id(history[-1].id)).state == {"n": 0}
     assert history[-1].metadata["goal"] == "g-1"
@@ -336,10 +340,13 @@ def test_what_is_kept(policy, left, saver):
 def test_save_and_restore(manager):
     first = manager.save_checkpoint("run", "a/b", {"at": "a/b"}, context={"tokens": 0, "seconds": 1.5})
     second = manager.save_checkpoint("run", "c", {"at": "c"}, context={"tokens": 1, "seconds": 1.5})
+
     assert first != second
     assert manager.restore_from_checkpoint("run") == ({"at": "c"}, "c"), "no next node was named"
     assert manager.restore_from_checkpoint("run", first) == ({"at": "a/b"}, "a/b")
+
     checkpoint = manager.get_checkpoint("run", second)
+
     assert (checkpoint.id, checkpoint.parent_id, checkpoint.node_id) == (second, first, "c")
     assert (checkpoint.created_at, checkpoint.metadata["tokens"]) == (NEW_YEAR, 1)
     assert manager.get_checkpoint("run").id == second
@@ -435,8 +442,11 @@ def test_compare(manager):
     assert list(changed) == ["long", "n"]
     assert changed["n"] == ("1", "2")
     assert changed["long"] == ("'" + "x" * 499 + "... (2002 characters)", "'" + "y" * 499 + "... (2002 characters)")
+
     one = manager.get_checkpoint("run", first)
+
     assert compare(one, one) == ({}, {}, {}, ())
+
     with pytest.raises(errors.CheckpointNotFoundError):
         manager.compare("run", first, "nowhere")
 
@@ -450,6 +460,7 @@ def test_pruning_by_age(saver):
         clock.advance(timedelta(days=1))
 
     assert [info.node_id for info in manager.list_checkpoints("run")] == [f"day{day}" for day in range(2, 10)]
+
     clock.advance(timedelta(days=365))
     assert manager.prune("run") == 7, "the latest never goes"
     assert manager.prune("run") == 0

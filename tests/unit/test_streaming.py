@@ -95,6 +95,7 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
 
     for chunk in outputs[2:4]:
         assert (chunk.node, chunk.state["log"], chunk.is_subgraph) == ("g", ["a"], False)
+
     assert logged(outputs) == ["a", "done", "z"]
     assert stored_nodes(saver) == ["z", "g", "a", START]
     assert (talker.began, talker.closed) == (1, 1)
@@ -281,12 +282,17 @@ def test_snapshots_with_all_of_it(saver, how, kind):
     config = CONFIG.replace(stream_mode="snapshots")
     outputs = run(compiled, {}, config, how=how)
     snapshots = [output for output in outputs if isinstance(output, StateSnapshot)]
+
     assert nodes_of(snapshots) == [START, "g", START, "p", "s"]
+
     others = [(type(output), output.node) for output in outputs if output not in snapshots]
+
     assert others == [(StreamingOutput, "g"), (NodeOutput, END), (InterruptionMetadata, "z")]
+
     for snapshot in snapshots:
         assert compiled.get_state(snapshot.config).values == dict(snapshot.state) == snapshot.values
     snapshot, end = run(compiled, GraphResume("!"), config, how=how)
+
     assert (type(snapshot), type(end)) == (StateSnapshot, NodeOutput)
 
 

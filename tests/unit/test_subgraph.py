@@ -483,12 +483,15 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     assert status(saver) == "interrupted"
 
     (pending,) = graph.get_state(CONFIG).interrupts
+
     assert (pending.id, pending.checkpoint_ns) == (last.id, "s/t" if deep else "s")
+
     if len(saver.namespaces("t")) > 1:  # a saver of four methods does not list them
         assert saver.interrupts("t") == [pending]
 
     given = GraphResume({last.id: answer} if deep else answer)
     at = graph.get_state(CONFIG).config if deep else CONFIG
+
     assert logged(run(graph, given, at, how=how)) == log
     assert status(saver) == "finished"
     assert saver.interrupts("t") == []
@@ -630,6 +633,7 @@ def test_time_travel_before_it_and_into_it(saver):
         assert graph.invoke(GraphResume("other"), CONFIG)["log"] == ["a", "other", *log[2:]]
 
     question = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.next == "p")
+
     assert graph.update_state(question.config, {"log": "past"}).checkpoint_ns == "s"
     assert graph.get_state(CONFIG).next == END
 
@@ -744,6 +748,7 @@ def test_a_saver_of_its_own(saver, how):
     assert graph.get_state(CONFIG).interrupts == tuple(own.interrupts("t"))
 
     graph.update_state(INSIDE, {"log": "u"})
+
     assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
     assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", "ok", "q", "z"]
     assert (stored(own, INSIDE), stored(saver)) == ([], [])
@@ -815,6 +820,7 @@ def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
     with pytest.raises(errors.NodeExecutionError):
         run(graph, {}, how=how)
     q.fails = False
+
     assert logged(run(graph, None, how=how)) == ["a", "p", "q"]
     assert runs == ["a", "p", "p", "q"]
     assert stored(saver, INSIDE) == []

@@ -62,7 +62,9 @@ def test_as_node_takes_its_edge_on_the_new_state_and_does_not_run(compiled, save
     assert saver.interrupts("t") == []
     assert saver.get_writes(CONFIG) == {}
     assert nodes_of(compiled.stream(None, CONFIG)) == ["c", END]
+
     compiled.update_state(CONFIG, {}, START)
+
     assert (saver.get(CONFIG).node_id, saver.get(CONFIG).next_node_id) == (START, "a")
 
 

@@ -114,10 +114,6 @@ def test_block_runs(launcher, script, tmp_path, request):
     assert done.returncode == 0, f"{script.name}\n{done.stdout}\n{done.stderr}"
 
 
-def test_the_readme_has_a_block_that_runs():
-    assert any(script.page.name == "README.md" for script in SCRIPTS)
-
-
 def test_a_block_that_fails_is_seen(launcher, tmp_path):
     (script,) = scripts_of(
         ROOT / "README.md", "# Page\n\n```python\nx = 1\n```\n\n```python continued\nassert x == 2\n```\n"

@@ -86,21 +86,3 @@ def test_texts_of_tests_cite_only_what_the_repository_has():
         source = path.read_text(encoding="utf-8")
         assert set(re.findall(ID, source)) <= KNOWN, path
         assert ELSEWHERE.findall(source) == [], path
-
-
-def test_marks_are_found():
-    source = """
-@given()
-@pytest.mark.requirement("P1", "behaviour 2")
-async def test_it(): ...
-
-class TestIt:
-    @pytest.mark.sweep("P2")
-    def test_it(self): ...
-
-    @pytest.mark.requirement("P3")
-    def test_it(self): ...
-
-TEXT = '@pytest.mark.requirement("P4")'
-"""
-    assert marks_of(source) == [("test_it", ["P1", "behaviour 2"]), ("test_it", ["P3"])]

@@ -59,14 +59,8 @@ def pyright(directory, *files):
     done = subprocess.run(command, cwd=directory, capture_output=True, encoding="utf-8", check=False)
     found = json.loads(done.stdout)
     assert found["summary"]["filesAnalyzed"] == len(included), done.stdout + done.stderr
-    errors = []
-    for diagnostic in found["generalDiagnostics"]:
-        if diagnostic["severity"] == "error":
-            file = diagnostic["file"]
-            start = diagnostic["range"]["start"]
-            line = start["line"] + 1
-            errors.append(f"{file}:{line}: {diagnostic['message']}")
-    return errors
+    errors = [each for each in found["generalDiagnostics"] if each["severity"] == "error"]
+    return [f"{each['file']}:{each['range']['start']['line'] + 1}: {each['message']}" for each in errors]
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import CompileConfig, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointerConfigurationError
-from savers import MemorySaver
 
 
 def test_it_is_immutable():
@@ -34,7 +33,6 @@ def test_it_reads_like_langgraphs():
     ("given", "expected"),
     [
         (None, RunnableConfig()),
-        ({"configurable": None}, RunnableConfig()),
         ({"configurable": {"thread_id": 7}}, RunnableConfig("7")),
         (
             {"configurable": {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n"}},
@@ -86,9 +84,3 @@ def test_stops_are_kept_once_and_in_order():
 def test_numbers_that_are_refused(wrong):
     with pytest.raises(ValueError):
         CompileConfig(**wrong)
-
-
-def test_no_saver_is_used_when_checkpoints_are_off():
-    saver = MemorySaver()
-    assert CompileConfig(checkpoint_saver=saver).saver is saver
-    assert CompileConfig(checkpoint_saver=saver, checkpoint_interval=0).saver is None

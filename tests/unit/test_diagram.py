@@ -76,16 +76,18 @@ def nested():
     return graph.add_node("S", make_chain({}, x=node, I=chain("y"))).add_node("E", agent().compile())
 
 
-@pytest.mark.parametrize(
-    ("type", "parts"),
-    [
-        (MERMAID, ["subgraph S", '_x("x")', 'subgraph _I["I"]', '__y("y")', "end", "end", "subgraph E", "end"]),
-        (PLANTUML, ['package "S" as S {', '"x" as _x', 'package "I" as _I {', '"y" as __y', "}", "}", 'package "E" as E {', "}"]),
-    ],
-)  # fmt: skip
-def test_subgraphs_are_clusters_in_clusters(type, parts):
-    text = "\n".join(lines(nested(), type))
-    assert re.search(".*".join(map(re.escape, parts)), text, re.DOTALL)
+def test_subgraphs_are_clusters_in_clusters():
+    parts = [
+        'package "S" as S {',
+        '"x" as _x',
+        'package "I" as _I {',
+        '"y" as __y',
+        "}",
+        "}",
+        'package "E" as E {',
+        "}",
+    ]
+    assert re.search(".*".join(map(re.escape, parts)), "\n".join(lines(nested(), PLANTUML)), re.DOTALL)
 
 
 def test_a_compiled_picture_has_merged_graphs_expanded_and_embedded_ones_as_clusters():
@@ -156,8 +158,6 @@ def test_the_destinations_of_commands_are_drawn():
     expected = ["A --> B", "A -.-> C", "A -.-> __END__"]
     assert [arrow for arrow in arrows(graph) if arrow.startswith("A")] == expected
     assert [arrow for arrow in arrows(graph.compile()) if arrow.startswith("A")] == expected
-    passed = arrows(graph, path=[START, "A", "C", END])
-    assert [arrow for arrow in passed if arrow.startswith("A")] == ["A --> B", "A -.->|2| C", "A -.-> __END__"]
 
 
 def test_a_branch_that_ends_without_an_edge_leads_to_its_own_join():
@@ -178,7 +178,6 @@ def test_the_ids_of_a_history_are_a_path():
 
 def test_a_cluster_is_passed():
     graph = make_chain({}, E=agent().compile())
-    assert passed(graph, [START, "E", END])[1] == ["__START__ -->|1| E", "E -->|2| __END__"]
     text = lines(graph, PLANTUML, path=[START, "E", END])
     assert 'package "E" as E #C8E6C9 {' in text
     assert "__START__ -[#2E7D32,bold]down-> E : 1" in text
@@ -198,8 +197,7 @@ UGLY = [
 
 
 def ugly():
-    graph = chain(*UGLY)
-    graph.add_node("S" * 3, chain(*UGLY))
+    graph = chain(*UGLY).add_node("SSS", chain(*UGLY))
     return graph.add_conditional_edges("SSS", node, {f"{name}!": name for name in UGLY})
 
 
@@ -232,24 +230,17 @@ def test_every_id_can_be_read_back_and_every_name_is_one_nodes(type, code):
 
 
 def test_no_name_begins_with_a_word_of_mermaids():
-    words = [
+    ids = [
         "call", "class", "click", "default", "direction", "end", "flowchart", "graph", "href", "interpolate", "linkStyle",
-        "style", "subgraph",
+        "style", "subgraph", "classes", "END", "_self", "_blank", "_parent", "_top",
     ]  # fmt: skip
-    plurals = [f"{word}s" for word in words]
-    upper = [word.upper() for word in words]
-    ids = [*words, *plurals, *upper, "_self", "_blank", "_parent", "_top"]
-    diagram = "\n".join(lines(chain(*ids)))
-    names = re.findall(r'^(\w+)\("', diagram, re.MULTILINE)
+    names = re.findall(r'^(n\d+)\("', "\n".join(lines(chain(*ids))), re.MULTILINE)
     assert len(names) == len(ids)
-    for name in names:
-        assert re.fullmatch(r"n\d+", name)
 
 
 @pytest.mark.parametrize(
     ("title", "mermaid", "plantuml"),
     [
-        ("Graph Diagram", "title: Graph Diagram", ["@startuml Graph_Diagram", 'title "Graph Diagram"']),
         ('a "b": [c]\n#', r'title: "a \"b\": [c]\n#"', ["@startuml a__b____c___", 'title "a <U+0022>b<U+0022><U+003A> <U+005B>c<U+005D><U+000A><U+0023>"']),
         ("", 'title: ""', ["@startuml unnamed", 'title ""']),
     ],
@@ -301,8 +292,7 @@ def test_conditional_targets_are_named():
 
 def test_branches_stand_side_by_side():
     graph = make_graph("START>a a>b,c b>d d>j c>j j>END")
-    assert lines_of(graph, current="__PARALLEL__(a)")[6:-4] == [
-        "      └─┬─┘",
+    assert lines_of(graph, current="__PARALLEL__(a)")[7:17] == [
         "   ╭────┴───╮",
         "   ▼        ▼",
         "┏━━━━━┓  ┏━━━━━┓",
@@ -313,10 +303,6 @@ def test_branches_stand_side_by_side():
         " │ d │      │",
         " └─┬─┘      │",
         "   ╰────┬───╯",
-        "        ▼",
-        "      ┌───┐",
-        "      │ j │",
-        "      └─┬─┘",
     ]
 
 
@@ -340,7 +326,6 @@ def test_a_long_chain_needs_no_deep_stack():
 
 
 def test_a_graph_inside_is_drawn_below():
-    lines = lines_of(make_chain({}, a=node, nested=chain("one").compile()), current="nested")
-    assert "┃ ▶ nested (graph) ┃" in "\n".join(lines)
-    below = lines.index("nested:")
-    assert any("│ one │" in line for line in lines[below:])
+    text = "\n".join(lines_of(make_chain({}, a=node, nested=chain("one").compile()), current="nested"))
+    assert "┃ ▶ nested (graph) ┃" in text
+    assert "│ one │" in text.partition("\nnested:\n")[2]

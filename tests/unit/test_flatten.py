@@ -39,12 +39,6 @@ def test_a_graph_that_is_added_to_itself_is_added_as_it_was():
     assert list(graph.compile().topology.nodes) == ["a", "again-a"]
 
 
-def test_a_loop_over_a_merged_graph():
-    graph = connect(StateGraph(LOG).add_node("S", CHILD), "START>S S>X X>S")
-    graph.add_node("X", log_node("X"), destinations=[END])
-    assert edges(graph) == {START: "S-a", "S-a": "S-b", "S-b": "X", "X": "S-a"}
-
-
 # Bridges
 
 
@@ -84,12 +78,6 @@ def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
 
 
 # Names that are only known when it runs
-
-
-def test_mappings_that_name_a_merged_graph_lead_to_its_entry():
-    graph = make_graph(LOG, "S>END", S=CHILD).add_conditional_edges(START, lambda s: "go", {"go": "S"})
-    assert edges(graph)[START].mappings == {"go": "S-a"}
-    assert log(graph.compile()) == ["a", "b"]
 
 
 def test_a_condition_without_mappings_uses_the_names_of_its_own_graph():

@@ -6,9 +6,7 @@ import copy
 import json
 import pickle
 import threading
-from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 import pytest
@@ -21,7 +19,6 @@ from graphkit._values.frozen import (
     FrozenDict,
     FrozenList,
     FrozenSet,
-    extend_frozen,
     freeze,
     kind_of,
     private_copy,
@@ -41,10 +38,6 @@ class Fixed:
 class Pair(NamedTuple):
     left: object
     right: object = 0
-
-
-class Colour(Enum):
-    RED = 1
 
 
 class Model(BaseModel):
@@ -104,11 +97,7 @@ def test_no_mutator_of_the_builtin_was_forgotten(cls):
 def test_they_behave_as_the_builtins():
     frozen = freeze({"b": [1, {"c": (2,)}], "a": {3}})
 
-    assert isinstance(frozen, dict)
-    assert isinstance(frozen["b"], list)
-    assert isinstance(frozen["a"], set)
     assert frozen == {"b": [1, {"c": (2,)}], "a": {3}}
-    assert list(frozen) == ["b", "a"]
     assert repr(frozen) == "{'b': [1, {'c': (2,)}], 'a': {3}}".replace("{3}", repr(frozen["a"]))
     assert json.dumps(freeze({"x": [1, {"y": None}]})) == '{"x": [1, {"y": null}]}'
     assert type(frozen["b"][:1]) is list
@@ -116,23 +105,10 @@ def test_they_behave_as_the_builtins():
     assert type(frozen | {}) is dict
     assert type(frozen["a"].copy()) is set
 
-    with pytest.raises(TypeError):
-        frozen["b"] + (1,)
-
-    for container in (frozen, frozen["b"]):
-        with pytest.raises(AttributeError, match="nothing"):
-            container.nothing  # noqa: B018
-
-
-@pytest.mark.parametrize("plain", [[1, [2]], {"a": [1]}, {1, 2}])
-def test_a_copy_is_plain(plain):
-    made = copy.copy(freeze(plain))
-    assert type(made) is type(plain)
-    assert made == plain
-
 
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_deep_copies_and_pickles_are_plain_all_the_way(copier):
+    assert type(copy.copy(freeze({1}))) is set
     made = copier(freeze({"a": [[1], {"b": {2}}]}))
     assert made == {"a": [[1], {"b": {2}}]}
     assert [type(made), type(made["a"]), type(made["a"][0]), type(made["a"][1]["b"])] == [dict, list, list, set]
@@ -154,9 +130,9 @@ def test_freezing_shares_what_is_frozen():
 def test_what_cannot_be_copied_is_shared():
     held = Mutable([threading.Lock()])
     client = object()
-    frozen = freeze([held, client])
-    assert frozen[0] is held
-    assert frozen[1] is client
+    first, second = freeze([held, client])
+    assert first is held
+    assert second is client
 
 
 def test_a_tuple_class_of_its_own_is_copied_whole():
@@ -170,20 +146,13 @@ def test_a_tuple_class_of_its_own_is_copied_whole():
 
 KINDS = [
     (PLAIN, [1, "a", None, True, 2.5, b"x", [], {}]),
-    (PLAIN, {"a": {"b": [1]}, 1: 2}),
-    (PLAIN, 1),
     (VALUE, [(1,)]),
-    (VALUE, {(1, 2): 3}),
     (VALUE, {"a": {1}}),
-    (VALUE, [[Colour.RED]]),
-    (VALUE, [1 + 2j, len, object()]),
     (VALUE, [Fixed((1, "a"))]),
     (VALUE, [Pair(1)]),
     (PRIVATE, [Fixed([1])]),
-    (PRIVATE, {"a": [Mutable([])]}),
     (PRIVATE, [Model()]),
     (PRIVATE, [Pair(bytearray())]),
-    (PRIVATE, [deque()]),
 ]
 
 
@@ -192,39 +161,14 @@ def test_kinds(kind, value):
     assert kind_of(freeze(value)) == kind
 
 
-def test_kinds_of_containers_made_by_hand_are_found_out():
-    assert FrozenList([FrozenDict(a=(1,)), FrozenList()]).kind == VALUE
-    assert FrozenDict(a=FrozenList([Mutable([])])).kind == PRIVATE
-    assert kind_of([1]) == PRIVATE
-
-
-def test_a_sum_knows_what_it_grew_from():
-    old = freeze([[1]])
-    new = old + [[2]]  # noqa: RUF005 - the sum is what is tested
-
-    assert type(new) is FrozenList
-    assert new == [[1], [2]]
-    assert new[0] is old[0]
-    assert type(new[1]) is FrozenList
-    assert new.base is old
-    assert old.base is None
-    assert new.kind == PLAIN
-    assert (old + [(1,)]).kind == VALUE  # noqa: RUF005 - as above
-    assert (old + [3] + [4]).base is old  # noqa: RUF005 - as above
-    assert extend_frozen(old, iter("ab")) == [[1], "a", "b"]
-
-
 def test_private_copies_share_all_but_the_private():
     frozen = freeze({"m": [Mutable([1])], "t": (Mutable([2]), Pair([3], Mutable([4]))), "v": [(1,)]})
     made = private_copy(frozen)
 
     assert made == frozen
-    assert made.kind == PRIVATE
     assert made["v"] is frozen["v"]
-    assert type(made["t"][1]) is Pair
 
     made["m"][0].items.append(9)
-
     made["t"][1].right.items.append(9)
 
     assert frozen["m"] == [Mutable([1])]
@@ -232,18 +176,8 @@ def test_private_copies_share_all_but_the_private():
     assert private_copy(frozen["v"]) is frozen["v"]
 
 
-def test_what_contains_itself_or_is_too_deep_is_refused():
-    loop = []
-    loop.append({"a": loop})
-    with pytest.raises(ValueError, match="contains itself"):
-        freeze(loop)
-    deep = [0]
-    for _ in range(3000):
-        deep = [deep]
-    with pytest.raises(ValueError, match="nested too deeply"):
-        freeze(deep)
-    frozen = Mutable([])
-    node = frozen
+def test_objects_that_are_nested_too_deeply_are_refused():
+    node = Mutable([])
     for _ in range(3000):
         node = Mutable([node])
     with pytest.raises(ValueError, match="nested too deeply"):

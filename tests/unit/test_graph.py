@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, Command, InterruptableAction, RetryPolicy, RunnableConfig, StateGraph, when
+from graphkit import END, START, Command, RetryPolicy, RunnableConfig, StateGraph, when
 from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 from tests.support.graphs import connect, make_chain, make_graph, nodes_of
 
@@ -59,21 +59,12 @@ def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, secon
     free.set()
 
 
-def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own():
+def test_the_graphs_retry_is_for_nodes_without_their_own():
     tries = []
-
-    def fails(state):
-        tries.append(1)
-        raise OSError
-
-    own = {"retry": RetryPolicy(max_attempts=2, initial_delay=0), "timeout": 3}
-    graph = connect(StateGraph({}).add_node("a", fails, **own), "START>a a>S S>END")
-    graph.add_node("S", StateGraph({}).add_edge(START, END).compile())
-    app = graph.compile(retry=RetryPolicy(max_attempts=9, initial_delay=0), timeout=5)
-
-    assert (app.topology.nodes["a"].timeout, app.topology.nodes["S"].action) == (3, None)
+    once, never = RetryPolicy(max_attempts=2, initial_delay=0), RetryPolicy(max_attempts=1)
+    graph = StateGraph({}).add_node("a", lambda state: tries.append(1) or {}["missing"], retry=once)
     with pytest.raises(NodeExecutionError):
-        app.invoke({})
+        connect(graph, "START>a a>END").compile(retry=never).invoke({})
     assert len(tries) == 2
 
 
@@ -82,12 +73,7 @@ def test_the_graphs_retry_and_timeout_are_for_nodes_without_their_own():
 
 @pytest.mark.parametrize(
     ("id", "action", "items"),
-    [
-        ("a", node, "k"),
-        ("m", None, "k"),
-        ("m", node, 3),
-        ("m", StateGraph({}), "k"),
-    ],
+    [("a", node, "k"), ("m", None, "k"), ("m", node, 3), ("m", StateGraph({}), "k")],
 )
 def test_map_nodes_that_are_refused(graph, id, action, items):
     with pytest.raises(GraphStateError):
@@ -133,12 +119,9 @@ def test_edges_that_are_refused(graph, source, target):
     [
         (END, node, None),
         ("a", node, {}),
-        ("a", None, None),
         ("a", "b", {"x": "a"}),
-        ("a", node, {"x": None}),
         ("a", node, {"x": ["a"]}),
         (START, node, None),
-        (None, node, None),
     ],
 )
 def test_conditional_edges_that_are_refused(graph, source, condition, mappings):
@@ -230,11 +213,6 @@ def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
     assert sum("has no outgoing edge" in problem for problem in find_problems(alone)) == 2
 
 
-def test_a_join_without_an_outgoing_edge_is_reported():
-    graph = make_graph({}, "START>a,b a>j b>j", a=node, b=node, j=node)
-    assert any(problem.startswith("'j' has no outgoing edge") for problem in find_problems(graph))
-
-
 def test_what_may_lead_anywhere_causes_no_report(graph):
     graph.add_conditional_edges("a", node).add_node("b", node).add_edge("b", "b")
     assert list(graph.compile().topology.nodes) == ["a", "b"]
@@ -308,23 +286,12 @@ def test_destinations_that_are_refused(graph, destinations):
     graph.add_node("x", node)  # what was refused left nothing behind
 
 
-class Method:
-    def two(self, state, config):
-        return {"got": config.thread_id}
-
-    def __call__(self, state):
-        return {"got": "call"}
-
-
 ACTIONS = {
     "lambda": (lambda state: {"got": 1}, 1),
-    "config": (lambda state, config: {"got": config.thread_id}, "t"),
     "any name": (lambda s, c: {"got": c.thread_id}, "t"),
     "optional config": (lambda state, config=None: {"got": config.thread_id}, "t"),
     "own default": (lambda state, n=2: {"got": n}, 2),
     "all arguments": (lambda *all: {"got": len(all)}, 2),
-    "method": (Method().two, "t"),
-    "object": (Method(), "call"),
     "partial": (functools.partial(lambda n, state: {"got": n}, 7), 7),
     "builtin": (dict, None),
 }
@@ -349,13 +316,10 @@ def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
     """Otherwise it would store nothing, without a message."""
     graph = make_chain({}, a=lambda state: None)
     graph.compile(checkpoint_when=when.any_of(when.after("a"), when.before(END)))
+    forking = make_graph({}, "START>a,b a>END b>END", lambda name: node)
+    forking.compile(checkpoint_when=when.after("__PARALLEL__(__START__)"))
     with pytest.raises(GraphStateError, match="checkpoint_when names 'b', which is not a node"):
         graph.compile(checkpoint_when=when.after("b"))
-
-
-def test_the_node_that_forks_is_no_slip():
-    graph = make_graph({}, "START>a,b a>END b>END", lambda name: node)
-    graph.compile(checkpoint_when=when.after("__PARALLEL__(__START__)"))
 
 
 # --- fingerprints -----------------------------------------------------------------------------------------------------
@@ -391,15 +355,13 @@ def test_the_fingerprint_follows_nodes_edges_forks_and_nested_graphs_and_nothing
     prints = {
         plain,
         fingerprint(condition=[["a", END]]),
-        fingerprint(condition=[]),
         fingerprint(condition=[{1: END}]),
         fingerprint("a>b b>END", names="ab"),
-        fingerprint("a>b,c b>END c>END", names="abc"),
         fingerprint("a>c,b b>END c>END", names="abc"),
         nesting("x"),
         nesting("y"),
     }
-    assert len(prints) == 9
+    assert len(prints) == 7
     # What an older version stored is served on after its nodes were given the destinations that compile asks for.
     assert fingerprint("a>END", destinations=[END]) == plain
     hooked = connect(StateGraph({}).add_node("a", node), "START>a a>END").add_before_call_node_hook(lambda *all: None)
@@ -412,8 +374,3 @@ def test_an_attribute_called_interrupt_that_cannot_be_called_asks_nothing():
 
     node_of.interrupt = "a note"
     assert make_chain({}, a=node_of).compile().invoke({}) == {"x": 1}
-
-
-def test_an_interruptable_action_needs_both_methods():
-    with pytest.raises(TypeError):
-        InterruptableAction()

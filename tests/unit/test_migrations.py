@@ -41,11 +41,11 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
     new = migrated(saver, graph, {"first": 1}, first, second)
 
     final = new.invoke(GraphResume("x"), CONFIG)
+
     assert final == {"third": 1, "log": ["x", 1]}
     assert new.get_state(CONFIG).metadata["schema_version"] == 2
     assert new.invoke({}, CONFIG)["third"] == 1
-    assert first.calls == 1
-    assert second.calls == 1
+    assert (first.calls, second.calls) == (1, 1)
 
 
 def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
@@ -69,10 +69,8 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
 
     newest, oldest = saver.list(CONFIG)
 
-    assert newest.state == {"new": 2, "log": []}
-    assert newest.metadata["schema_version"] == 1
-    assert oldest.state == {"old": 1, "log": []}
-    assert "schema_version" not in oldest.metadata
+    assert (newest.state, newest.metadata["schema_version"]) == ({"new": 2, "log": []}, 1)
+    assert (oldest.state, oldest.metadata.get("schema_version")) == ({"old": 1, "log": []}, None)
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
 
 
@@ -120,16 +118,6 @@ def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
     assert dict(saver.list(CONFIG)[-1].state) == {"old": [1], "log": []}
 
 
-def test_a_failure_after_a_migration_migrates_once(saver):
-    graph = make_chain(a=ask, b=fail_once(lambda state: {"log": state["n"]}))
-    new = migrated(saver, graph, {"n": 1}, lambda state: {**state, "n": state["n"] + 1})
-
-    with pytest.raises(GraphRunnerError):
-        new.invoke(GraphResume("x"), CONFIG)
-
-    assert new.invoke(None, CONFIG)["log"] == ["x", 2]
-
-
 def test_a_subgraph_migrates_its_own(saver):
     def graph(version):
         inner = [Migration("old", "new")] if version else []
@@ -140,10 +128,12 @@ def test_a_subgraph_migrates_its_own(saver):
 
     assert graph(1).get_state(INSIDE).values["new"] == 1
 
+    graph(1).update_state(INSIDE, {"more": 2})
+
     state = graph(1).invoke(GraphResume("x"), CONFIG)
 
-    assert dict(state) == {"mine": 1, "new": 1, "log": ["x", "z"]}
-    assert graph(1).get_state(INSIDE).values == {"mine": 1, "new": 1, "log": ["x"]}
+    assert dict(state) == {"mine": 1, "new": 1, "more": 2, "log": ["x", "z"]}
+    assert graph(1).get_state(INSIDE).values == {"mine": 1, "new": 1, "more": 2, "log": ["x"]}
 
 
 def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_moved(saver):
@@ -157,20 +147,6 @@ def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_m
 
     final = graph(1).invoke(GraphResume("x"), CONFIG)
     assert dict(final) == {"moved": 2, "own": 1, "log": ["x"]}
-
-
-def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
-    def graph(version):
-        key = "new" if version else "old"
-        moves = [Migration("old", "new")] if version else []
-        child = make_chain(p=lambda state: {key: 1}, q=ask).compile(migrations=moves)
-        return make_chain(s=child).compile(checkpoint_saver=saver)
-
-    graph(0).invoke({}, CONFIG)
-    graph(1).update_state(INSIDE, {"more": 2})
-
-    final = graph(1).invoke(GraphResume("x"), CONFIG)
-    assert dict(final) == {"new": 1, "more": 2, "log": ["x"]}
 
 
 def test_an_answer_that_was_recorded_before_is_merged_after():

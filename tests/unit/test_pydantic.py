@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash, StateGraph
+from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, make_chain
@@ -81,7 +81,6 @@ def test_a_bad_input_is_an_error_and_is_not_stored(given):
     [
         ({"count": "many"}, "count"),
         ({"log": [1]}, "log"),
-        ({"log": "text"}, "log"),
         ({"tags": ["x"]}, "tags"),
         ({"inner": {"n": "x"}}, "n"),
         ({"inners": [3]}, "inners"),
@@ -90,7 +89,6 @@ def test_a_bad_input_is_an_error_and_is_not_stored(given):
         ({"unknown": 1}, "unknown"),
         ({"name": RESET}, "name"),
         ({"name": REMOVE}, "name"),
-        ({"name": None}, "name"),
     ],
 )
 def test_a_bad_update_names_node_and_field_and_is_not_stored(update, field):
@@ -102,15 +100,6 @@ def test_a_bad_update_names_node_and_field_and_is_not_stored(update, field):
     assert failed.value.node_id == "n1"
     assert "'n1'" in str(failed.value)
     assert saver.get(CONFIG).node_id == "n0"
-    assert saver.get(CONFIG).state["count"] == 1
-
-
-def test_updates_are_coerced():
-    final = run(
-        Model, {"name": "n", "count": "1"}, {"count": "2", "tags": "3"}, {"tags": ["4", 3], "inner": {"n": "5"}}
-    )
-    assert (final.count, final.tags, final.inner) == (2, [3, 4], Inner(n=5))
-    assert type(final.count) is int
 
 
 def test_reducers_start_with_the_default():
@@ -156,7 +145,7 @@ def test_field_validators_hold_for_the_merged_value():
         def sort(cls, value):
             return sorted(value)
 
-    assert run(Sorted, {"items": [3]}, {"items": [1]}, {"items": [2]})["items"] == [1, 2, 3]
+    assert run(Sorted, {"items": ["3"]}, {"items": ["1"]}, {"items": [2]})["items"] == [1, 2, 3]
 
 
 class Span(BaseModel):
@@ -176,25 +165,10 @@ class Span(BaseModel):
 
 def test_model_validators_see_the_whole_update_at_once():
     final = run(Span, {"low": 1, "high": 2}, {"low": 5, "high": 9}, {"notes": ["x"]})
-    assert final.low == 5
-    assert final.high == 9
-    assert final.width == 4
-    assert final.notes == ["x"]
-
-    with pytest.raises(NodeExecutionError, match="low is above high"):
-        run(Span, {"low": 1, "high": 2}, {"low": 5})
-    with pytest.raises(NodeExecutionError, match="unknown"):
-        run(Span, {"low": 1, "high": 2}, {"unknown": 5})
-    with pytest.raises(NodeExecutionError, match="low"):
-        run(Span, {"low": 1, "high": 2}, {"low": REMOVE})
-
-
-def test_a_model_validator_writes_no_more_than_changed():
-    schema = StateGraph(Span)._schema
-    data, _ = schema.merge_input(schema.initial_state(), {"low": 1, "high": 5, "notes": ["a"]})
-    new, ops = schema.merge(data, {"low": 2})
-    assert set(ops) == {"low", "width"}
-    assert new["inner"] is data["inner"]
+    assert (final.low, final.width, final.notes) == (5, 4, ["x"])
+    for update, words in (({"low": 5}, "low is above high"), ({"unknown": 5}, "unknown"), ({"low": REMOVE}, "low")):
+        with pytest.raises(NodeExecutionError, match=words):
+            run(Span, {"low": 1, "high": 2}, update)
 
 
 @pytest.mark.parametrize("one_piece", [False, True])
@@ -204,16 +178,6 @@ def test_extra_fields_are_kept_where_the_model_allows_them(one_piece):
         n: int = 0
 
     assert run(Open, {"x": 1}, {"y": [2]}, {"n": "3", "x": REMOVE}) == {"n": 3, "y": [2]}
-
-
-def test_nested_models_come_back_from_a_saver():
-    saver = MemorySaver()
-    graph = compiled(Model, {"inners": [{"n": 1}, Inner(n=2)]}, checkpoint_saver=saver)
-    graph.invoke({"name": "n"}, CONFIG)
-    state = saver.get(CONFIG).state
-    assert state["inners"] == [Inner(n=1), Inner(n=2)]
-    assert {type(each) for each in state["inners"]} == {Inner}
-    assert type(graph.get_state(CONFIG).state.inner) is Inner
 
 
 def test_a_node_cannot_change_the_model_it_was_given():
@@ -228,10 +192,8 @@ def test_a_node_cannot_change_the_model_it_was_given():
         with pytest.raises(TypeError, match="read-only"):
             state["count"] += 1
 
-    saver = MemorySaver()
-    final = compiled(Model, bad, checkpoint_saver=saver).invoke({"name": "n", "inners": [Inner()]}, CONFIG)
+    final = compiled(Model, bad).invoke({"name": "n", "inners": [Inner()]}, CONFIG)
     assert (final.inner, final.inners, final.count) == (Inner(), [Inner()], 0)
-    assert saver.get(CONFIG).state["inner"] == Inner()
 
 
 def test_a_state_reads_like_the_model():
@@ -254,17 +216,12 @@ def test_fields_may_have_the_names_of_a_mappings_methods():
         keys: list[int] = [2]
         values: list[int] = [3]
         get: int = 4
-        value: int = 5
         data: dict[str, int] = {"x": 6}
 
-    saver = MemorySaver()
-    graph = compiled(Awkward, lambda s: {"items": [*s["items"], 0], "data": {"x": s.get}}, checkpoint_saver=saver)
-    final = graph.invoke({}, CONFIG)
-    expected = {"items": [1, 0], "keys": [2], "values": [3], "get": 4, "value": 5, "data": {"x": 4}}
-    assert final == expected
-    assert dict(final) == expected
-    assert graph.get_state(CONFIG).values == expected
-    assert final.items == [1, 0]
+    graph = compiled(Awkward, lambda s: {"items": [*s.items, 0], "data": {"x": s.get}}, checkpoint_saver=MemorySaver())
+    expected = {"items": [1, 0], "keys": [2], "values": [3], "get": 4, "data": {"x": 4}}
+
+    assert graph.invoke({}, CONFIG) == graph.get_state(CONFIG).values == expected
 
 
 def test_a_resume_and_an_update_are_validated_too():

@@ -25,11 +25,6 @@ def last(old, new):
     return new
 
 
-def test_a_dict_of_channels():
-    schema = {"log": Channels.appender(), "n": Channels.base(operator.add, lambda: 5)}
-    assert run(schema, {"x": 1}, {"log": "a"}, {"n": 1, "log": ["a", "b"]}) == {"log": ["a", "b"], "n": 6, "x": 1}
-
-
 def test_defaults_are_made_for_each_thread():
     made = []
 
@@ -42,19 +37,6 @@ def test_defaults_are_made_for_each_thread():
     assert len(made) == 2
 
 
-class Counting(AgentState):
-    SCHEMA = {"n": Channels.base(operator.add, int)}
-
-    def double(self):
-        return self["n"] * 2
-
-
-def test_a_state_class():
-    final = run(Counting, {"n": 1}, {"n": 2})
-    assert type(final) is Counting
-    assert final.double() == 6
-
-
 def test_messages_state_graph():
     graph = MessagesStateGraph().add_node("a", lambda s: {"messages": s.last_message() + "!"})
     final = graph.add_edge(START, "a").add_edge("a", END).compile().invoke({"messages": "hi"})
@@ -63,10 +45,8 @@ def test_messages_state_graph():
 
 class Typed(TypedDict):
     added: Annotated[list[str], operator.add]
-    total: Annotated[int, operator.add]
     largest: Annotated[int, max]
     maybe: Annotated[int | None, operator.add]
-    union: Annotated[None | str, operator.add]  # noqa: RUF036
     absent: NotRequired[Annotated[list[int], operator.add]]
     inside: Annotated[NotRequired[list[int]], operator.add]
     needed: Required[Annotated[Sequence[int], operator.add]]
@@ -82,11 +62,9 @@ class Typed(TypedDict):
     ("key", "updates", "expected"),
     [
         ("added", (["a"], ["b"]), ["a", "b"]),
-        ("total", (1, 2), 3),
         ("largest", (3, 2), 3),
         ("largest", (-3, -2), 0),
         ("maybe", (1, 2), 3),
-        ("union", ("a", "b"), "ab"),
         ("absent", ([1], [2]), [1, 2]),
         ("inside", ([1], [2]), [1, 2]),
         ("needed", ([1], [2]), [1, 2]),
@@ -135,20 +113,6 @@ class Pair(NamedTuple):
     left: int
 
 
-class Rich(TypedDict):
-    colour: Colour
-    points: list[Point]
-    pair: Annotated[Pair | None, last]
-    by_name: dict[str, tuple[Colour, ...]]
-
-
-def test_the_types_of_a_schema_come_back_from_a_saver():
-    saver = MemorySaver()
-    given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
-    run(Rich, given, saver=saver)
-    assert dict(saver.get(CONFIG).state) == given
-
-
 T = TypeVar("T")
 
 
@@ -162,36 +126,37 @@ class Refusal(Exception):
     reason: str = ""
 
 
-class Delivery(TypedDict):
+class Rich(TypedDict):
+    colour: Colour
+    points: list[Point]
+    pair: Annotated[Pair | None, last]
+    by_name: dict[str, tuple[Colour, ...]]
     box: Box[Colour]
     refusal: Annotated[Refusal, Channels.transient()]
 
 
-def test_a_generic_type_of_a_schema_is_registered_and_one_that_cannot_be_stored_is_not():
-    given = {"box": Box(Colour.RED), "refusal": Refusal("no")}
-    assert run(Delivery, given, saver=MemorySaver()) == {"box": Box(Colour.RED)}
+def test_the_types_of_a_schema_come_back_from_a_saver_but_one_that_cannot_be_stored():
+    saver = MemorySaver()
+    given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
+    given["box"] = Box(Colour.RED)
+    run(Rich, given | {"refusal": Refusal("no")}, saver=saver)
+    assert dict(saver.get(CONFIG).state) == given
 
 
-def test_a_state_factory_makes_what_nodes_see():
+class Counting(AgentState):
+    SCHEMA = {"n": Channels.base(operator.add, int)}
+
+
+@pytest.mark.parametrize("schema", [[Counting], [Counting.SCHEMA, Counting]])
+def test_a_state_class_or_factory_makes_what_nodes_see(schema):
     seen = []
-
-    class Mine(AgentState):
-        pass
-
-    graph = StateGraph({"n": Channels.base(operator.add, int)}, Mine).add_node("a", lambda s: seen.append(type(s)))
+    graph = StateGraph(*schema).add_node("a", lambda state: seen.append(type(state)) or {"n": 2})
     final = graph.add_edge(START, "a").add_edge("a", END).compile().invoke({"n": 1})
-    assert (seen, type(final)) == ([Mine], Mine)
-    assert graph.state_factory is Mine
-
-
-def dict_of(data):
-    return dict(data)
+    assert (seen, type(final), final["n"]) == ([Counting], Counting, 3)
 
 
 def test_a_factory_alone():
-    made = run(lambda data: ("made", dict(data)), {"x": 1})
-    assert made == ("made", {"x": 1})
-    assert run(dict_of, {"x": 1}, {"y": 2}) == {"x": 1, "y": 2}
+    assert run(lambda data: ("made", dict(data)), {"x": 1}) == ("made", {"x": 1})
 
 
 class Json(StateSerializer):
@@ -210,7 +175,7 @@ def test_a_serializer():
     assert StateGraph({}).state_serializer is None
 
 
-@pytest.mark.parametrize("schema", [None, 3, "x", int, dict, [1], {"x": list}, {"x": None, "y": 2}])
+@pytest.mark.parametrize("schema", [None, int, dict, {"x": list}, {"x": None, "y": 2}])
 def test_what_is_no_schema(schema):
     with pytest.raises(GraphStateError) as failed:
         StateGraph(schema)

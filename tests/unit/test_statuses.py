@@ -65,39 +65,33 @@ def test_a_fork_and_a_rollback_are_stalled_until_they_go_on(saver):
 
 KILLED = """
 import os, sys
-from graphkit import END, START, StateGraph, GraphResume, RunnableConfig, interrupt
-from savers import FileSystemSaver, SqliteSaver
+import savers
+from graphkit import END, START, StateGraph, GraphResume, interrupt
 
 def ask(state):
     answer = interrupt("ok?")
     os._exit(9)
 
 kind, path, given = sys.argv[1:]
-saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path)
 graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-app = graph.compile(checkpoint_saver=saver)
-config = RunnableConfig("t")
+app = graph.compile(checkpoint_saver=getattr(savers, kind)(path))
 if given == "start":
-    app.invoke({}, config)
-app.invoke(GraphResume(True) if given == "answer" else None, config)
+    app.invoke({}, "t")
+app.invoke(GraphResume(True) if given == "answer" else None, "t")
 """
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite"])
-@pytest.mark.parametrize("how", ["by the run", "from elsewhere"])
-def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, launcher, kind, how):
+@pytest.mark.parametrize("kind", [FileSystemSaver, SqliteSaver])
+@pytest.mark.parametrize("given", ["answer", "go"])
+def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, launcher, kind, given):
     path = tmp_path / "store"
-
-    def start(given):
-        return launcher.run("-c", KILLED, kind, path, given).returncode
-
-    with (FileSystemSaver if kind == "file" else SqliteSaver)(path) as saver:
-        assert start("start") == 0
+    with kind(path) as saver:
+        assert launcher.run("-c", KILLED, kind.__name__, path, "start").returncode == 0
         assert status(saver) == "interrupted"
-        if how == "from elsewhere":
+        if given == "go":
             operations.answer(saver, "t", True)
             assert status(saver) == "answered"
-        assert start("go" if how == "from elsewhere" else "answer") == 9
+        assert launcher.run("-c", KILLED, kind.__name__, path, given).returncode == 9
         assert status(saver) == "stalled"
 
 

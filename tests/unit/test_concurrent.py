@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, StateGraph, interrupt
-from graphkit._engine.concurrent import run_concurrently, run_elsewhere
+from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Start, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
@@ -28,25 +28,6 @@ def test_interrupted_again_it_waits_no_longer():
     assert isinstance(steps.send(None), Wait)
     with pytest.raises(KeyboardInterrupt, match="twice"):
         steps.throw(KeyboardInterrupt("twice"))
-
-
-def test_parts_go_on_in_the_order_in_which_their_tasks_were_started():
-    gone_on = []
-
-    def strand(number, call):
-        gone_on.append((number, (yield from call(Task()))))
-
-    def request(task):
-        return (yield task)
-
-    steps = run_concurrently(
-        [strand(index, call) for index, call in enumerate((run_elsewhere, request, run_elsewhere))]
-    )
-    next(steps)
-    assert [type(steps.send(ticket)) for ticket in range(3)] == [Start, Start, Wait]
-    with pytest.raises(StopIteration):
-        steps.send([(ticket, f"result {ticket}", None) for ticket in range(3)])
-    assert gone_on == [(0, "result 0"), (1, "result 1"), (2, "result 2")]
 
 
 # --- random graphs against an interpreter that shares nothing with the engine -----------------------------------------

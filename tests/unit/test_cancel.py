@@ -1,9 +1,9 @@
 """Cancel and pause from elsewhere: what a thread becomes, what stops, and what the run says."""
 
-import asyncio
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -123,10 +123,8 @@ def test_it_ends_before_the_next_node(saver, options, how):
     last = run(app, {}, how=how)
 
     assert a.results == [True]
-    assert last.node_id == "b"
-    assert last.reason() == "sold out"
-    assert last.is_cancelled
-    assert not last.is_interrupted
+    assert (last.node_id, last.reason()) == ("b", "sold out")
+    assert (last.is_cancelled, last.is_interrupted) == (True, False)
     assert last.state["log"] == ["a"]
     assert saver.get(CONFIG).state["log"] == ["a"]
     assert_nothing_waits(saver, app)
@@ -136,6 +134,9 @@ def test_it_ends_before_the_next_node(saver, options, how):
     assert datetime.now(UTC) - cancellation["at"] < timedelta(seconds=PATIENCE)
     assert [event.data["reason"] for event in events if event.type == "graph.cancel"] == ["sold out"]
 
+    assert run(app, None, how=how).state["log"] == ["a", "b"]
+    assert saver.summary(CONFIG).cancellation is None
+
 
 def test_with_everything_stored_at_the_exit_invoke_returns_the_state(saver):
     make_app(saver, a="old").invoke({}, CONFIG)
@@ -143,16 +144,6 @@ def test_with_everything_stored_at_the_exit_invoke_returns_the_state(saver):
     assert app.invoke({}, CONFIG)["log"] == ["old", "a"]
     assert status(saver) == "cancelled"
     assert app.invoke(None, CONFIG)["log"] == ["old", "a", "b"]
-
-
-@both
-def test_a_resume_goes_on(saver, how):
-    app = make_app(saver, a=Canceller(saver), b="b", c="c")
-    assert run(app, {}, how=how).reason() is None
-    assert Worker(saver, app).run(once=True) == 0 if saver.lists_threads else True
-    assert run(app, None, how=how).state["log"] == ["a", "b", "c"]
-    assert status(saver) == "finished"
-    assert saver.summary(CONFIG).cancellation is None
 
 
 @both
@@ -187,24 +178,13 @@ def wait_until_cancelled(state, config):
 
 
 def test_a_node_asks_whether_its_run_is_cancelled(saver, real_times):
-    seen = []
-
     def work(state, config):
-        seen.append(config.is_cancelled)
-        seen.append(in_thread(cancel, saver, "t"))
+        assert not config.is_cancelled
+        assert in_thread(cancel, saver, "t")
         return wait_until_cancelled(state, config)
 
     last = make_app(saver, work=work, b="b").invoke_final({}, CONFIG)
-    assert (seen, last.is_cancelled, last.state["log"]) == ([False, True], True, ["True"])
-
-
-def test_an_async_node_asks_too(saver):
-    async def work(state, config):
-        await operations.acancel(saver, "t", reason="enough")
-        return {"log": str(config.is_cancelled)}
-
-    last = asyncio.run(make_app(saver, work=work, b="b").ainvoke_final({}, CONFIG))
-    assert (last.reason(), last.state["log"]) == ("enough", ["True"])
+    assert (last.is_cancelled, last.state["log"]) == (True, ["True"])
 
 
 def test_outside_a_node_there_is_nothing_to_ask_and_without_a_saver_nothing_to_cancel():
@@ -251,13 +231,6 @@ def test_a_nested_graph_with_a_saver_of_its_own(saver, durability):
     assert app.invoke_final({}, CONFIG).is_cancelled
     assert q.runs == []
     assert app.invoke(None, CONFIG)["log"] == ["old", "a", "p", "q", "b"]
-
-
-@both
-def test_the_branches_that_have_not_begun(saver, how):
-    app = make_graph(LOG, "START>b,d b>c c>END d>END", b=Canceller(saver, "b")).compile(checkpoint_saver=saver)
-    assert run(app, {}, how=how).is_cancelled
-    assert run(app, None, how=how).state["log"] == ["b", "c", "d"]
 
 
 @both
@@ -352,7 +325,6 @@ def test_a_finished_thread_stays_finished(saver):
     assert not cancel(saver, "t")
     assert not pause(saver, "t")
     assert contents(saver) == before
-    assert dict(saver.get_writes(CONFIG)) == {}
 
 
 def test_a_finished_thread_stays_finished_in_a_saver_whose_history_has_no_status():
@@ -439,20 +411,17 @@ def test_a_run_that_cannot_record_its_cancel_is_stalled_and_a_worker_grants_it(s
     assert app.invoke(None, CONFIG)["log"] == ["a", "b"]
 
 
-def blind(store):
-    """A saver that cannot read pending writes."""
-    return ScriptedSaver(store).fail("get_writes", CheckpointStorageError("runs", "read", OSError("no")), times=None)
-
-
-def test_a_run_that_cannot_look_goes_on_with_a_warning(store, caplog):
-    assert make_app(blind(store), a="a", b="b").invoke({}, CONFIG)["log"] == ["a", "b"]
-    assert "cannot see whether it was cancelled" in caplog.text
-
-
-def test_a_node_that_asks_a_store_that_cannot_answer_fails(store):
-    app = make_app(blind(store), a="a", b=lambda state, config: {"log": str(config.is_cancelled)})
+def test_a_run_that_cannot_read_pending_writes_goes_on_with_a_warning_until_a_node_asks(store, caplog):
+    failure = CheckpointStorageError("runs", "read", OSError("no"))
+    blind = ScriptedSaver(store).fail("get_writes", failure, times=None)
+    seen = []
+    app = make_app(
+        blind, a="a", b=lambda state, config: seen.append(list(state["log"])) or {"log": config.is_cancelled}
+    )
     with pytest.raises(CheckpointStorageError):
         app.invoke({}, CONFIG)
+    assert seen == [["a"]]
+    assert "cannot see whether it was cancelled" in caplog.text
 
 
 @pytest.mark.parametrize("error", [ValueError("no luck"), GraphInterrupt("ok?")])
@@ -462,13 +431,10 @@ def test_a_run_that_fails_or_asks_after_the_request_is_cancelled(saver, error):
         raise error
 
     app = make_app(saver, x="x", a=a)
-    if isinstance(error, GraphInterrupt):
-        assert app.invoke_final({}, CONFIG).is_cancelled
-    else:
-        with pytest.raises(NodeExecutionError):
-            app.invoke({}, CONFIG)
-        assert saver.summary(CONFIG).failure["cause"]["message"] == "no luck"
+    with pytest.raises(NodeExecutionError) if isinstance(error, ValueError) else nullcontext():
+        app.invoke({}, CONFIG)
     assert status(saver) == "cancelled"
+    assert (saver.summary(CONFIG).failure is None) == isinstance(error, GraphInterrupt)
 
 
 # Where a run looks
@@ -496,7 +462,7 @@ class SteppedRun:
         return END if self.count == self.last else "a"
 
     def wait(self):
-        """Wait until the run has begun, and is about to execute the node."""
+        """Wait until the run is about to execute the node."""
         assert self.arrived.acquire(timeout=PATIENCE)
 
     def advance(self, count):

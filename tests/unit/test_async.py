@@ -302,25 +302,6 @@ def test_what_awaits_a_cancelled_task_fails_and_cancels_no_run(saver, how, graph
     assert saver.history(CONFIG)[0].status == "failed"
 
 
-def test_a_cancelled_node_may_finish_after_all(saver):
-    async def run():
-        started = asyncio.Event()
-
-        async def stubborn(state):
-            started.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                return {"log": "a"}
-
-        task = asyncio.create_task(make_chain(a=stubborn).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
-        await started.wait()
-        task.cancel()
-        return await task
-
-    assert asyncio.run(run())["log"] == ["a"]
-
-
 class NotOnTheLoop(SaverWrapper):
     """A saver that refuses to be read by the thread of an event loop."""
 

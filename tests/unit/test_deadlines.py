@@ -13,11 +13,9 @@ from graphkit.errors import (
     CheckpointSerializationError,
     GraphRunnerError,
     InterruptExpiredError,
-    NodeExecutionError,
     ThreadBusyError,
 )
 from graphkit.testing import ManualClock
-from savers import FileSystemSaver
 from tests.support.graphs import CONFIG, LOG, log_node, make_chain, make_graph
 from tests.support.savers import contents, saver_fixture
 from tests.support.sweeps import ALL
@@ -124,13 +122,6 @@ def test_a_node_may_catch_the_error(saver, clock):
     clock.advance(HOUR)
     assert app.invoke(None, CONFIG).interrupts[0].payload == "second?"
     assert app.invoke(GraphResume("two"), CONFIG)["log"] == ["nobody", "two"]
-
-
-def test_a_default_that_cannot_be_stored(tmp_path, clock):
-    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        with pytest.raises((CheckpointSerializationError, NodeExecutionError)):
-            ask(saver, clock, default=object())
-        assert status(saver) == "failed"
 
 
 def find_resumed(saver, stop):

@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from graphkit import END, START, Channels, Command, GraphResume, GraphRunnerError, RunnableConfig, interrupt
-from graphkit.errors import CheckpointSerializationError, CheckpointStorageError, MaxIterationsError, NodeExecutionError
+from graphkit.errors import CheckpointStorageError, MaxIterationsError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import (
@@ -168,29 +168,6 @@ def test_a_hundred_branches_take_a_bounded_number_of_threads(go):
     assert set(threading.enumerate()) <= before
 
 
-# --- stream modes -----------------------------------------------------------------------------------------------------
-
-
-def test_chunks_of_branches_come_as_they_are_made(saver, go):
-    came = threading.Event()
-
-    def b(state):
-        yield "b1"
-        yield "b2"
-        return {"log": "b"}
-
-    def c(state):
-        assert came.wait(PATIENCE)  # until the first chunk of b is out
-        yield "c1"
-        return {"log": "c"}
-
-    outputs = go(diamond(b=b, c=c).compile(), {}, on_output=lambda output: is_chunk(output) and came.set())
-    chunks = [output.chunk for output in outputs if is_chunk(output)]
-    assert sorted(chunks) == ["b1", "b2", "c1"]
-    assert chunks.index("b1") < chunks.index("c1")
-    assert logged(outputs) == ["a", "b", "c", "d"]
-
-
 # --- how many nodes, and when to save ---------------------------------------------------------------------------------
 
 
@@ -294,17 +271,6 @@ def test_what_has_not_started_does_not_start(saver, go):
     b.fails = False
     assert logged(go(graph, None)) == ["b", "c", "e", "f", "g", "d"]
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
-
-
-def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    values = [object(), "fine"]
-    graph = diamond(b=lambda state: {"last": values[0]}).compile(checkpoint_saver=saver)
-    with pytest.raises(CheckpointSerializationError, match="last"):
-        go(graph, {})
-    values.pop(0)
-
-    assert logged(go(graph, None)) == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["refused", "not acknowledged"])

@@ -256,12 +256,17 @@ def test_hooks_of_the_graph_inside_and_of_the_one_it_is_merged_into(saver, how):
 
 @both
 def test_in_branches_and_around_maps(saver, how):
-    graph = make_graph(LOG, "START>b b>j j>END").add_map_node("m", lambda n: {"log": n}, lambda state: range(2))
-    connect(graph, "START>m m>j")
-    graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": f"before {node_id}"}))
+    def before(node_id, state, config):
+        return {"log": f"before {node_id}", "items": [0, 1]}
+
+    def wrap(node_id, item, config, call):
+        return {"log": [f"item {item}", call()["log"]]}
+
+    graph = make_graph(LOG, "START>b b>j j>END").add_map_node("m", lambda n: {"log": n}, "items")
+    connect(graph, "START>m m>j").add_before_call_node_hook(of(how, before)).add_wrap_call_node_hook("m", wrap)
     graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
     log = invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"]
-    assert log == ["before b", "b", "before m", 0, 1, "after None", "before j", "j"]
+    assert log == ["before b", "b", "before m", "item 0", 0, "item 1", 1, "after None", "before j", "j"]
 
 
 def test_an_asynchronous_hook_in_a_synchronous_run(saver):

@@ -582,23 +582,6 @@ def test_a_crash_before_the_record_of_a_stop_under_before_edge_still_stops(saver
     assert stops(compiled, GraphResume({"go": "b"})) == (["b", END], None)
 
 
-def test_an_answer_to_a_past_stop_is_found_again_and_the_old_line_stays(saver):
-    graph, nodes = chain("a", "b")
-    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
-    compiled.invoke({}, CONFIG)
-    stop = at_checkpoint(saver.get(CONFIG))
-    compiled.invoke(GraphResume({"log": "old"}), CONFIG)
-    before = list(saver.list(CONFIG))
-    writes = saver.get_writes(stop)
-
-    fail_in(nodes["b"], compiled, GraphResume({"log": "new"}), stop)
-
-    final = compiled.invoke(None, CONFIG)
-    assert final["log"] == ["a", "new", "b"]
-    assert list(saver.list(CONFIG))[-3:] == before
-    assert saver.get_writes(stop) == writes
-
-
 # --- interrupt_before_edge --------------------------------------------------------------------------------------------
 
 

@@ -172,30 +172,6 @@ def test_asynchronous_items(saver):
     assert asyncio.run(main())["log"] == [0, 1, 2]
 
 
-def test_hooks_are_around_the_node_and_wraps_around_each_item(saver, go):
-    calls = []
-
-    def before(node, state, config):
-        calls.append("before")
-        return {"items": [1, 2]}
-
-    def after(node, state, config, update):
-        calls.append(("after", update))
-        return {"log": "!"}
-
-    def wrap(node, item, config, call):
-        calls.append(item)
-        return call()
-
-    graph = mapped(double, "items").add_before_call_node_hook("m", before)
-    graph.add_after_call_node_hook("m", after).add_wrap_call_node_hook("m", wrap)
-
-    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [2, 4, "!"]
-    assert calls[0] == "before"
-    assert sorted(calls[1:3]) == [1, 2]
-    assert calls[3] == ("after", None)
-
-
 def test_a_map_counts_as_one_node(go):
     graph = connect(StateGraph(SCHEMA).add_map_node("m", double, "items").add_node("z", double), "START>m m>z z>END")
     with pytest.raises(MaxIterationsError) as failed:

@@ -188,18 +188,6 @@ def test_a_run_inside_a_node_has_questions_of_its_own(saver):
     assert run(compiled, GraphResume(2)).state["log"] == [1, "inner", 2]
 
 
-def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
-    def ask(state):
-        if not state["log"]:
-            compiled.update_state(CONFIG, {"log": "from inside"})
-        return {"log": interrupt("q")}
-
-    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
-    run(compiled, {})
-    assert pending_payloads(saver) == ["q"]
-    assert run(compiled, GraphResume("yes")).is_end
-
-
 def test_a_stop_pickles_with_its_payload():
     raised = GraphInterrupt({"q": 1})
     assert pickle.loads(pickle.dumps(raised)).payload == {"q": 1}

@@ -14,8 +14,22 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Channels, Command, GraphResume, GraphRunnerError, RunnableConfig, interrupt
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    GraphRunnerError,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.requests import Start, Task, Wait, Withdraw
 from graphkit.errors import CheckpointStorageError, MaxIterationsError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
@@ -30,6 +44,7 @@ from tests.support.graphs import (
     connect,
     ids_of,
     invoke,
+    invoke_final,
     is_chunk,
     logged,
     make_graph,
@@ -38,6 +53,8 @@ from tests.support.graphs import (
     stored,
     stored_nodes,
 )
+from tests.support.savers import open_kind
+from tests.support.sweeps import examples
 from tests.support.workers import PATIENCE, status
 
 SCHEMA = {**LOG, "sum": Channels.base(operator.add, lambda: 10)}
@@ -94,7 +111,7 @@ SHAPES = {
     "nested, the same join": ("START>a a>b,c b>e,f e>d f>d c>d d>END", ["a", "b", "e", "f", "c", "d"]),
     "edges in another order": ("START>a a>c,b b>d c>d d>END", ["a", "c", "b", "d"]),
 }
-"""Besides those of the random graphs in test_concurrent.py."""
+"""Besides those of the random graphs below."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -845,3 +862,142 @@ def test_end_among_the_targets_is_that_of_the_subgraph(make, chosen, source):
     expected = [*branches, "join"] if branches else []
     outer = make_graph(LOG, "START>sub sub>last last>END", sub=make(inner))
     assert log_of(outer) == [*expected, "last"]
+
+
+# --- random graphs of forks, and the strands in which they run ------------------------------------------------------
+
+
+def test_interrupted_again_it_waits_no_longer():
+    def strand():
+        yield Task()
+
+    steps = run_concurrently([strand(), strand()])
+    assert isinstance(next(steps), Start)
+    assert isinstance(steps.send(0), Start)
+    assert isinstance(steps.send(1), Wait)
+    assert isinstance(steps.throw(KeyboardInterrupt("once")), Withdraw)
+    assert isinstance(steps.send(None), Wait)
+    with pytest.raises(KeyboardInterrupt, match="twice"):
+        steps.throw(KeyboardInterrupt("twice"))
+
+
+LEAF = st.just("node")
+SEQUENCES = st.recursive(
+    st.lists(LEAF, min_size=1, max_size=3),
+    lambda inner: st.lists(LEAF | st.lists(inner, min_size=2, max_size=3), min_size=1, max_size=3),
+    max_leaves=8,
+)
+"""What comes one after the other: a node, or a fork, which is a list of what runs side by side."""
+
+
+def named(sequence, names):
+    """The same with names: a node is its name; a fork is (source, branches, join)."""
+    return [
+        next(names) if part == "node" else (next(names), [named(each, names) for each in part], next(names))
+        for part in sequence
+    ]
+
+
+def expected(sequence, seen):
+    """What the nodes log: their name, and how many words they saw."""
+    log = []
+    for part in sequence:
+        if isinstance(part, str):
+            log.append((part, seen + len(log)))
+            continue
+        source, branches, join = part
+        log.append((source, seen + len(log)))
+        base = seen + len(log)
+        for branch in branches:
+            log += expected(branch, base)
+        log.append((join, seen + len(log)))
+    return log
+
+
+def wired(graph, sequence, source, node):
+    """Add a sequence after a place; returns its last place."""
+    for part in sequence:
+        first = part if isinstance(part, str) else part[0]
+        graph.add_node(first, node(first)).add_edge(source, first)
+        source = first
+        if not isinstance(part, str):
+            _, branches, join = part
+            graph.add_node(join, node(join))
+            for branch in branches:
+                graph.add_edge(wired(graph, branch, source, node), join)
+            source = join
+    return source
+
+
+class DiagramModel:
+    """Nodes that fail and ask a number of times, and record when they finish."""
+
+    def __init__(self, failures, questions):
+        self.failures, self.questions = dict(failures), questions
+        self.finished = []
+
+    def node(self, name):
+        def run(state):
+            seen = len(state["log"])
+            answers = [interrupt((name, n)) for n in range(self.questions.get(name, 0))]
+
+            assert answers == [(name, n) for n in range(len(answers))]
+
+            if self.failures.get(name, 0) > 0:
+                self.failures[name] -= 1
+                raise Boom(name)
+            self.finished.append(name)
+            return {"log": [(name, seen)]}
+
+        return run
+
+
+def run_through(run, choose):
+    """Run, and resume after every failure and stop, until the end; answers all, or one, of what waits."""
+    given = {}
+    while True:
+        try:
+            last = run(given)
+        except NodeExecutionError:
+            given = None
+            continue
+        if not isinstance(last, InterruptionMetadata):
+            return last
+        waiting = {stop.id: tuple(stop.payload) for stop in last.interrupts}
+        given = GraphResume(waiting if choose() else dict([next(iter(waiting.items()))]))
+
+
+@settings(max_examples=examples(150))
+@given(
+    st.data(),
+    SEQUENCES,
+    st.sampled_from(["memory", "four-methods", "file"]),
+    st.sampled_from(["sync", "async", "exit"]),
+    st.sampled_from(["sync", "async"]),
+    st.sampled_from([1, 3]),
+)
+def test_a_disturbed_run_ends_as_an_undisturbed_one(tmp_path_factory, data, sequence, kind, durability, how, interval):
+    names = (f"n{n}" for n in itertools.count())
+    sequence = named(sequence, names)
+    log = expected(sequence, 0)
+    chosen = st.dictionaries(st.sampled_from([name for name, _ in log]), st.integers(1, 2), max_size=3)
+    scene = DiagramModel(data.draw(chosen, "failures"), data.draw(chosen, "questions"))
+    graph = StateGraph(LOG)
+    graph.add_edge(wired(graph, sequence, START, scene.node), END)
+    with open_kind(kind, tmp_path_factory.mktemp("store")) as saver:
+        compiled = graph.compile(checkpoint_saver=saver, durability=durability, checkpoint_interval=interval)
+        run = partial(invoke_final, compiled, how=how)
+        final = run_through(run, lambda: data.draw(st.booleans(), "answer all"))
+        assert saver.get(CONFIG).next_node_id == END
+
+    assert [tuple(word) for word in final.state["log"]] == log
+    if durability == "exit":
+        return
+
+    once = {name for name, _ in log}
+    if interval > 1:
+        forks = [part for part in sequence if not isinstance(part, str)]
+        branches = [branch for _, branches, _ in forks for branch in branches]
+        once = {name for branch in branches for name, _ in expected(branch, 0)}
+    for name in once:
+        assert scene.finished.count(name) == 1

@@ -18,7 +18,6 @@ from graphkit import (
     RetryPolicy,
     RunnableConfig,
     StateGraph,
-    StateSnapshot,
 )
 from graphkit.errors import (
     CheckpointerConfigurationError,
@@ -78,28 +77,12 @@ def test_a_step_runs_the_node_merges_takes_the_edge_saves_and_only_then_hands_ou
         events.append(f"edge {list(state['log'])}")
         return Command("stop", {"log": "e"})
 
-    real_put = saver.put
-
-    def put(config, checkpoint):
-        events.append(f"put {checkpoint.node_id} {list(checkpoint.state['log'])}")
-        return real_put(config, checkpoint)
-
-    saver.put = put
-    graph = (
-        make_graph(LOG, "START>n", n=node)
-        .add_conditional_edges("n", edge, {"stop": END})
-        .compile(checkpoint_saver=saver)
-    )
-    outputs(graph, {"log": "i"}, on_output=lambda output: events.append(f"out {output.node}"))
-    assert events == [
-        "put __START__ ['i']",
-        "out __START__",
-        "node",
-        "edge ['i', 'n']",
-        "put n ['i', 'n', 'e']",
-        "out n",
-        "out __END__",
-    ]
+    scripted = ScriptedSaver(saver).on("put", lambda: events.append("put"), times=None)
+    graph = make_graph(LOG, "START>n", n=node).add_conditional_edges("n", edge, {"stop": END})
+    app = graph.compile(checkpoint_saver=scripted)
+    outputs(app, {"log": "i"}, on_output=lambda output: events.append(f"out {output.node}"))
+    assert events == ["put", "out __START__", "node", "edge ['i', 'n']", "put", "out n", "out __END__"]
+    assert logs(saver) == [["i"], ["i", "n", "e"]]
 
 
 @pytest.mark.requirement("H30", "behaviour 7")
@@ -341,58 +324,41 @@ def test_a_stored_next_node_that_is_gone(saver, given):
 
 
 def endless(**options):
-    graph = StateGraph({"n": Channels.base(operator.add, int)}).add_node("a", lambda s: {"n": 1})
-    graph.add_edge(START, "a").add_conditional_edges("a", lambda s: "a", ["a", END])
-    return graph.compile(**options)
+    graph = make_graph({"n": Channels.base(operator.add, int)}, "START>a", a=lambda state: {"n": 1})
+    return graph.add_conditional_edges("a", lambda state: "a", ["a", END]).compile(**options)
 
 
 @pytest.mark.requirement("G28", "behaviour 6")
 def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
-    compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, max_iterations=3)
-
-    assert compiled.invoke({}, CONFIG)["log"] == ["a", "b", "c"]
-
     graph, nodes = chain("a", "b", "c")
-
     with pytest.raises(MaxIterationsError) as failed:
         graph.compile(checkpoint_saver=saver, max_iterations=2).invoke({}, RunnableConfig("u"))
     assert nodes["c"].runs == []
-    assert failed.value.node_id == "c"
-    assert failed.value.thread_id == "u"
+    assert (failed.value.node_id, failed.value.thread_id) == ("c", "u")
     assert "'u'" in str(failed.value)
     assert stored(saver, RunnableConfig("u"))[-1] == ("b", "c")
+    assert graph.compile(max_iterations=3).invoke({})["log"] == ["a", "b", "c"]
 
     with pytest.raises(MaxIterationsError) as failed:
         endless(max_iterations=2).invoke({})
     assert failed.value.thread_id == "$default"
 
 
-def test_a_higher_limit_lets_a_resume_go_on(saver):
-    compiled = endless(checkpoint_saver=saver, max_iterations=3)
-    with pytest.raises(MaxIterationsError):
-        compiled.invoke({}, CONFIG)
-    with pytest.raises(MaxIterationsError):  # it survives the resume: not one node more
-        compiled.invoke(None, CONFIG)
-    assert saver.get(CONFIG).state["n"] == 3
-    compiled.set_max_iterations(5)
-    with pytest.raises(MaxIterationsError):
-        compiled.invoke(None, CONFIG)
-    assert saver.get(CONFIG).state["n"] == 5
-    with pytest.raises(MaxIterationsError):
-        compiled.invoke(None, RunnableConfig("t", max_iterations=6))
-    assert saver.get(CONFIG).state["n"] == 6
-
-
 @pytest.mark.requirement("G17")
-def test_max_iterations_survives_a_failure_and_starts_again_with_new_input(saver):
-    graph, nodes = chain("a", "b", "c")
-    compiled = graph.compile(checkpoint_saver=saver, max_iterations=2)
-    fail_in(nodes["b"], compiled, {}, CONFIG)
-    with pytest.raises(MaxIterationsError):
-        compiled.invoke(None, CONFIG)
-    with pytest.raises(MaxIterationsError):
-        compiled.invoke({}, CONFIG)
-    assert logs(saver)[-1] == ["a", "b", "a", "b"]
+def test_the_count_survives_a_resume_a_higher_limit_lets_it_go_on_and_new_input_starts_again(saver):
+    compiled = endless(checkpoint_saver=saver, max_iterations=3)
+
+    def run_to_the_limit(given, **options):
+        with pytest.raises(MaxIterationsError):
+            compiled.invoke(given, RunnableConfig("t", **options))
+        return saver.get(CONFIG).state["n"]
+
+    assert run_to_the_limit({}) == 3
+    assert run_to_the_limit(None) == 3
+    compiled.set_max_iterations(5)
+    assert run_to_the_limit(None) == 5
+    assert run_to_the_limit(None, max_iterations=6) == 6
+    assert run_to_the_limit({}) == 6 + 5
 
 
 def test_max_iterations_starts_again_after_an_interrupt(saver):
@@ -418,14 +384,6 @@ def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     compiled.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a"), ("b", "c"), ("d", "e"), ("e", END)]
     assert logs(saver) == [[], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e"]]
-    history = list(reversed(saver.list(CONFIG)))
-    assert [checkpoint.parent_id for checkpoint in history[1:]] == [checkpoint.id for checkpoint in history[:-1]]
-
-
-def test_a_snapshot_is_handed_out_for_what_was_stored_only():
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=MemorySaver(), checkpoint_interval=2)
-    kinds = [isinstance(output, StateSnapshot) for output in compiled.stream_snapshots({}, CONFIG)]
-    assert kinds == [True, False, True, False]
 
 
 @pytest.mark.requirement("G18")
@@ -499,7 +457,6 @@ def test_an_answer_after_the_last_node_is_stored(saver):
     compiled = chain("a")[0].compile(checkpoint_saver=saver, interrupt_after=["a"])
     compiled.invoke({}, CONFIG)
     assert compiled.invoke(GraphResume({"log": "approved"}), CONFIG)["log"] == ["a", "approved"]
-    assert compiled.get_state(CONFIG).state["log"] == ["a", "approved"]
     assert stops(compiled) == ([END], None)  # and is not asked for again
     assert compiled.get_state(CONFIG).state["log"] == ["a", "approved"]
 
@@ -508,14 +465,10 @@ def test_an_update_with_a_resume_is_always_merged(saver):
     compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     final = compiled.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)
-
     assert final["log"] == ["a", "value", "update", "b"]
-
-    expected = ["a", "value", "update", "b", "late"]
-
-    assert compiled.invoke(GraphResume(update={"log": "late"}), CONFIG)["log"] == expected
-    assert saver.get(CONFIG).state["log"] == expected
-    assert compiled.invoke(None, CONFIG)["log"] == expected
+    final = compiled.invoke(GraphResume(update={"log": "late"}), CONFIG)
+    assert final["log"] == ["a", "value", "update", "b", "late"]
+    assert saver.get(CONFIG).state["log"] == final["log"]
 
 
 WRONG_UPDATES = [1, "yes", ["log"], True, {"n": "one"}, {"x": LOOP}]
@@ -598,13 +551,10 @@ def test_before_the_edge_the_answer_steers_it(saver, target, ends):
     assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
     assert compiled.get_state(CONFIG).next is None
     assert stops(compiled, GraphResume({"go": target})) == (ends, None)
-
     last = compiled.get_state(CONFIG)
-
     assert last.next == END
     assert last.state["log"] == ["a", "edge", *(ends[:-1])]
     assert stops(compiled) == ([END], None)
-    assert compiled.get_state(CONFIG).checkpoint_id == last.checkpoint_id
 
 
 def test_an_open_edge_that_fails_is_taken_again(saver):
@@ -660,7 +610,7 @@ PRIVATE = {
 
 
 def fresh():
-    return {"list": [[], [2]], "dict": {"deep": {"x": 1}}, "set": {1}, "box": Box([1]), "boxes": [Box([2])]}
+    return {"list": [[], [2]], "box": Box([1]), "boxes": [Box([2])]}
 
 
 @pytest.mark.sweep(1, of="saver", in_turn=True)
@@ -725,14 +675,14 @@ def test_each_checkpoint_has_its_source(saver):
     def values(key):
         return [checkpoint.metadata.get(key) for checkpoint in reversed(saver.list(CONFIG))]
 
+    # Of a run that failed after two nodes, of its resume, and of another run.
     assert values("source") == ["input", "loop", "loop"] * 2
     assert values("step") == [0, 1, 2] * 2
     assert values("user") == ["ann"] * 3 + [None] * 3
     assert values("shift") == [None, None, "late"] + [None] * 3
     assert len(set(values("graph"))) == 1
-    run_ids = values("run_id")
-    first, last = run_ids[0], run_ids[-1]
-    assert run_ids == [first] * 3 + [last] * 3
+    first, *_, last = values("run_id")
+    assert values("run_id") == [first] * 3 + [last] * 3
     assert len({first, last, "mine"}) == 3
 
 
@@ -760,14 +710,6 @@ def test_an_error_of_a_subclass_leaves_the_run_as_itself():
         assert failed.value is error
         assert (error.node_id, error.thread_id, error.state["x"], error.config.thread_id) == ("a", thread, 1, thread)
         assert error.__cause__ is None
-
-
-def test_the_error_of_another_run_is_the_cause():
-    inner = failing_graph(Boom("no")).compile()
-    outer = make_chain(LOG, b=lambda state: inner.invoke({}))
-    with pytest.raises(NodeExecutionError, match=r"'b' failed: NodeExecutionError: .*'a' failed: Boom: no") as failed:
-        outer.compile().invoke({})
-    assert (failed.value.node_id, failed.value.__cause__.node_id) == ("b", "a")
 
 
 def test_an_error_without_a_text_is_reported_and_recorded():

@@ -15,7 +15,7 @@ import pytest
 from graphkit import Checkpoint, GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import CheckpointConflictError, CheckpointStorageError
 from graphkit.recovery import recover
-from graphkit.testing import made
+from graphkit.testing import ScriptedSaver, made
 from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
@@ -400,23 +400,15 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
 # What takes the place of an incomplete thread
 
 
-def test_a_fork_and_a_copy_take_the_place_of_an_incomplete_thread(store):
-    saver = store.opened
+def test_a_fork_and_copies_of_other_threads_take_the_place_of_an_incomplete_thread(store):
+    saver = make_incomplete(store, 5)
     run_until(saver, "whole", "finished")
-    whole = list_ids(saver, "whole")
-    source = ListingSaver()
-    run_until(source, "t", "finished")
-
     for bring in (partial(operations.fork, saver), saver.copy):
-        assert not Calls(5).during(lambda target: copy_threads(source, target, ["t"]), saver)
         bring("whole", "t")
         assert status_of(saver, "t") == "finished"
-        assert list_ids(saver, "t") == whole
+        assert list_ids(saver, "t") == list_ids(saver, "whole")
         saver.delete("t")
-
-
-def test_a_copy_takes_the_place_of_half_a_copy_of_another_thread(store):
-    make_incomplete(store, 5)
+        make_incomplete(store, 5)
     other = make_source(store, "finished")
     copy_threads(other, store.opened)
     assert_same(other, store.opened)
@@ -505,44 +497,36 @@ def test_a_polling_watch_reports_a_copy_when_it_has_ended():
 
 
 def test_a_worker_takes_a_thread_when_its_copy_has_ended(tmp_path):
-    """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
-    source, saver = ListingSaver(), FileSystemSaver(tmp_path, fsync="never")
-    run_until(source, "t", "crashed")
-    effects = Effects()
+    """The worker is there first, as the migration to another store allows; the copy ends when it has been told of the half."""
+    saver = FileSystemSaver(tmp_path, fsync="never")
     ended, looked = threading.Event(), threading.Event()
-
-    def note_end(_, output):
-        if output.node == "ask":
-            ended.set()
-
-    worker = Worker(saver, make_app(saver, effects), on_output=note_end, interval=0.01)
-    open_watch = saver.watch
 
     def watch(**options):
         changes = open_watch(**options)
         get = changes.get
-        seen = []
 
         def note(timeout=None):
-            if "incomplete" in seen:  # and the worker has acted on it, since it asks for another change
-                looked.set()
             change = get(timeout)
-            if change is not None and change.checkpoint is not None:
-                seen.append(change.checkpoint.status)
+            if change is not None and status_of(saver, "t") == "incomplete":
+                looked.set()
             return change
 
         changes.get = note
         return changes
 
-    get_writes = source.get_writes
+    def hold():
+        assert status_of(saver, "t") != "incomplete" or looked.wait(60)
 
-    def hold(config):
-        if status_of(saver, "t") == "incomplete":
-            assert looked.wait(60)
-        return get_writes(config)
+    def note_end(_, output):
+        if output.node == "ask":
+            ended.set()
 
-    source.get_writes = hold
-    saver.watch = watch
+    source = ScriptedSaver(ListingSaver())
+    run_until(source, "t", "crashed")
+    source.on("get_writes", hold, times=None)
+    effects = Effects()
+    worker = Worker(saver, make_app(saver, effects), on_output=note_end, interval=0.01)
+    open_watch, saver.watch = saver.watch, watch
     with serving(worker) as (served,):
         copy_threads(source, saver, ["t"])
         assert ended.wait(60)

@@ -28,7 +28,8 @@ from graphkit import (
 )
 from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, MaxIterationsError, NodeExecutionError
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from graphkit.testing import ScriptedSaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.graphs import (
     CONFIG,
     LOG,
@@ -204,25 +205,14 @@ def test_a_failing_item_repeats_alone(saver, go, durability):
     assert sorted(runs) == [0, 1, 1, 2, 3]
 
 
-class OneAtATime(SaverWrapper):
-    """Two at once that read what is recorded, add to it and put it back, would lose one of the two."""
-
-    def __init__(self, delegate):
-        super().__init__(delegate)
-        self.inside = threading.Lock()
-
-    def put_writes(self, config, writes):
-        assert self.inside.acquire(blocking=False), "two record at once"
-        try:
-            for _ in range(200):
-                os.sched_yield()
-            self.delegate.put_writes(config, writes)
-        finally:
-            self.inside.release()
-
-
 def test_many_threads_record_at_once_and_none_is_lost(saver, go):
-    effects, broken = [], [True]
+    """Two at once that read what is recorded, add to it and put it back, would lose one of the two."""
+    effects, broken, inside = [], [True], threading.Lock()
+
+    def enter():
+        assert inside.acquire(blocking=False), "two record at once"
+        for _ in range(200):
+            os.sched_yield()
 
     def action(item, config):
         results = [config.once(f"{n}", lambda n=n: effects.append((item, n)) or n) for n in range(3)]
@@ -230,7 +220,9 @@ def test_many_threads_record_at_once_and_none_is_lost(saver, go):
             raise Boom
         return {"log": results}
 
-    graph = mapped(action, lambda state: range(20)).compile(checkpoint_saver=OneAtATime(saver))
+    scripted = ScriptedSaver(saver).on("put_writes", enter, times=None)
+    scripted.on("put_writes", inside.release, times=None, late=True)
+    graph = mapped(action, lambda state: range(20)).compile(checkpoint_saver=scripted)
     with pytest.raises(NodeExecutionError):
         go(graph, {})
     broken.clear()

@@ -230,20 +230,14 @@ def test_asynchronously(saver):
 
 
 def test_a_cancelled_run_waits_for_the_record_of_an_effect():
-    started, free, recorded = threading.Event(), threading.Event(), []
-
-    class SlowSaver(MemorySaver):
-        def put_writes(self, config, writes):
-            started.set()
-            free.wait(10)
-            super().put_writes(config, writes)
-            recorded.extend(writes)
+    started, free = threading.Event(), threading.Event()
+    saver = ScriptedSaver(MemorySaver()).on("put_writes", started.set).on("put_writes", lambda: free.wait(10))
 
     async def node(state, config):
         await config.aonce("k", Effect().later)
 
     async def cancel():
-        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
+        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait, 10)
         task.cancel()
         assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
@@ -251,7 +245,7 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
         free.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert recorded == ["once::k"]
+        assert [*saver.get_writes(CONFIG)] == ["once::k"]
 
     asyncio.run(cancel())
 

@@ -108,11 +108,12 @@ def test_closing_the_stream_raises_a_failure_in_the_background(how):
     assert stored(saver) == [(START, "a")]
 
 
+@pytest.mark.parametrize(("durability", "expected"), [("async", WHOLE[:2]), ("exit", WHOLE[1:2])])
 @both
-def test_closing_waits_for_the_background(saver, how):
-    graph = in_background(saver, "a", "b", "c")
+def test_a_closed_stream_stores_where_it_stood(saver, durability, expected, how):
+    graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability=durability)
     close_at(graph, is_node("a"), how=how)
-    assert stored(saver) == WHOLE[:2]
+    assert stored(saver) == expected
     assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
 
@@ -175,13 +176,6 @@ def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
     outputs = run(graph, GraphResume("c"), how=how)
     assert logged(outputs) == ["a", "b", "c", "d"]
     assert stored(saver) == [("b", "c"), ("d", END)]
-
-
-@both
-def test_at_exit_a_closed_stream_stores_where_it_stood(saver, how):
-    graph = chain("a", "b").compile(checkpoint_saver=saver, durability="exit")
-    close_at(graph, is_node("a"), {}, how=how)
-    assert stored(saver) == [("a", "b")]
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])

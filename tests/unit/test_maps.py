@@ -81,7 +81,6 @@ def test_any_number_of_items(saver, go, count):
 ITEMS = {
     "a key of the state": "items",
     "a list": lambda state: [1, 2],
-    "a tuple": lambda state: (1, 2),
     "a generator": lambda state: (n for n in (1, 2)),
     "a set's order is fixed once": lambda state: {1, 2},
     "the keys of a mapping": lambda state: {1: "x", 2: "y"},
@@ -390,50 +389,23 @@ def read(document):
     return {"read": [document]}
 
 
-def test_each_finished_item_is_reported_to_the_stream():
-    def label(document):
-        return f"document {document}"
-
-    app = graph_of(lambda document: {"read": [document]}, label=label).compile()
-
-    items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
-
-    assert [item.done for item in items] == [1, 2, 3, 4]
-    for item in items:
-        assert type(item) is MapProgress
-        assert item.node_id == "read"
-        assert item.total == 4
-    labels = {item.index: item.label for item in items}
-    assert labels == dict(enumerate(map(label, DOCUMENTS)))
-
-
-def test_progress_arrives_while_other_items_run():
-    async def main():
-        seen = asyncio.Event()
-
-        async def wait_for_the_first(document):
-            if document != "a":
-                await asyncio.wait_for(seen.wait(), PATIENCE)
-
-        app = graph_of(wait_for_the_first).compile()
-        async for item in app.astream({"documents": DOCUMENTS}, stream_mode="custom"):
-            if item.index == 0:
-                seen.set()
-        assert seen.is_set()
-
-    asyncio.run(main())
-
-
 def branches_of(events):
     data = [event.data for event in events if event.type == "parallel.branch"]
     return sorted((each["index"], each["total"], each.get("label")) for each in data)
 
 
-def test_observers_get_index_total_and_label():
+def test_each_finished_item_is_reported_to_the_stream_and_to_observers():
     events = []
     app = graph_of(lambda document: {}, label=str.upper).compile(observers=events.append)
-    app.invoke({"documents": ["a", "b"]})
-    assert branches_of(events) == [(0, 2, "A"), (1, 2, "B")]
+
+    items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
+
+    assert {type(item) for item in items} == {MapProgress}
+    assert [(item.node_id, item.done, item.total) for item in items] == [("read", done, 4) for done in (1, 2, 3, 4)]
+    labels = sorted((item.index, item.label) for item in items)
+    assert labels == [(0, "A"), (1, "B"), (2, "C"), (3, "D")]
+    assert branches_of(events) == [(index, 4, label) for index, label in labels]
+
     events.clear()
     make_graph({}, "START>a,b a>END b>END", lambda name: lambda state: None).compile(observers=events.append).invoke({})
     assert branches_of(events) == [(0, 2, None), (1, 2, None)]

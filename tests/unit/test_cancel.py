@@ -119,6 +119,7 @@ def test_it_ends_before_the_next_node(saver, options, how):
     assert_nothing_waits(saver, app)
 
     cancellation = saver.summary(CONFIG).cancellation
+
     assert cancellation["reason"] == "sold out"
     assert datetime.now(UTC) - cancellation["at"] < timedelta(seconds=PATIENCE)
     assert [event.data["reason"] for event in events if event.type == "graph.cancel"] == ["sold out"]
@@ -143,8 +144,10 @@ def test_a_resume_makes_the_declared_stop_that_the_cancelled_run_had_reached(sav
         app = make_app(saver, sub=graph.compile(interrupt_before=["b"]))
     else:
         app = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+
     assert run(app, {}, how=how).is_cancelled
     stop = run(app, None, how=how)
+
     assert (stop.node, stop.when, stop.state["log"]) == ("b", "before", ["a"])
     assert run(app, None, how=how).state["log"] == ["a", "b"]
 
@@ -203,6 +206,7 @@ def test_nested_graphs_and_forks_stop_as_one_and_no_question_waits(saver, how):
     assert run(app, {}, how=how).is_cancelled
     assert q.runs == []
     assert_nothing_waits(saver, app)
+
     assert payloads_of(run(app, None, how=how)) == ["ok?"]
     assert run(app, GraphResume("yes"), how=how).state["log"] == ["p", "q", "b", "yes", "j"]
 

@@ -102,9 +102,11 @@ def test_a_run_without_a_default_fails(saver, clock):
         assert saver.summary(CONFIG).failure["type"] == "InterruptExpiredError"
     # Asks again, for an hour from then on.
     operations.rollback(saver, config, created_at=clock())
+
     assert status(saver) == "interrupted"
     assert saver.interrupts("t")[0].deadline is None
     app.invoke(None, CONFIG)
+
     assert saver.interrupts("t")[0].deadline == NOON + HOUR * 2
     operations.answer(saver, "t", "yes", clock=clock)
     assert app.invoke(None, CONFIG)["log"] == ["yes"]
@@ -141,6 +143,7 @@ def test_the_record_names_who_answered(saver, clock):
     app.invoke(None, CONFIG)
 
     answered = [event for event in events if event.type == "interrupt.answered"]
+
     assert [event.data["by"] for event in answered] == ["human", "deadline"]
     assert find_resumed(saver, first) == [True]
     assert find_resumed(saver, second) == [{"by": "deadline", "expired": False}]
@@ -169,10 +172,12 @@ def test_several_questions_with_deadlines(saver, clock):
 
     clock.advance(HOUR)
     left = {stop.deadline: stop.id for stop in app.invoke(None, CONFIG).interrupts}
+
     assert left.keys() == {NOON + 2 * HOUR, None}
 
     app.invoke(GraphResume({left[None]: "c"}), CONFIG)
     clock.advance(HOUR)
+
     assert app.invoke(None, CONFIG)["log"] == ["a", "b", "c", "j"]
 
 

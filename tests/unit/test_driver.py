@@ -76,6 +76,7 @@ def test_a_node_may_run_another_thread_or_namespace_but_through_it_not_its_own_t
 
     compiled = make_chain(a=node).compile(checkpoint_saver=saver)
     back = make_chain(a=lambda state: compiled.invoke({}, CONFIG)).compile(checkpoint_saver=saver)
+
     with pytest.raises(GraphRunnerError, match="own thread"):
         compiled.invoke({}, CONFIG)
 
@@ -131,12 +132,16 @@ def test_the_thread_is_released_before_the_end_is_handed_out():
 @pytest.mark.parametrize("how", ["method", "config"])
 def test_snapshots_are_handed_out_for_checkpoints(saver, how):
     compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+
     if how == "method":
         outputs = list(compiled.stream_snapshots({}, CONFIG))
     else:
         outputs = list(compiled.stream({}, RunnableConfig("t", stream_mode=StreamMode.SNAPSHOTS)))
+
     assert list(map(type, outputs)) == [StateSnapshot, StateSnapshot, NodeOutput]
+
     _, a, _ = outputs
+
     assert (a.node, a.next, a.values, a.interrupts) == ("a", END, {"log": ["a"]}, ())
     assert a.checkpoint_id == saver.get(CONFIG).id
     assert a.config == RunnableConfig("t", a.checkpoint_id, next_node=END, stream_mode=StreamMode.SNAPSHOTS)

@@ -171,6 +171,7 @@ def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
     assert status(saver) == "failed"
 
     stop = run(graph, None, how=how)[-1]
+
     assert stop.payload == "?"
     assert stored(saver) == [("b", "c")]
     outputs = run(graph, GraphResume("c"), how=how)
@@ -240,10 +241,12 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
     a, b, c = (FlakyNode(name, runs) for name in "abc")
     graph = chain(a=a, b=b, c=fail_once(c, Killed))
     scripted = ScriptedSaver(saver).fail("put", full(), skip=2, times=None).fail("put_writes", full(), times=None)
+
     with pytest.raises(Killed):
         run(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {}, how=how)
 
     resumed = run(graph.compile(checkpoint_saver=saver), None, how=how)
+
     assert logged(resumed) == ["a", "b", "c"]
     assert runs == ["a", "b", "b", "c"]
 

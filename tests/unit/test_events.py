@@ -55,11 +55,14 @@ def test_a_run_from_start_to_end(how, recorder):
     assert recorder.data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
     assert recorder.data_of("edge.transition")[0]["target"] == END
     assert recorder.data_of("state.merge")[0]["keys"] == ["log"]
+
     types = "node.start node.state state.merge node.state node.complete edge.transition checkpoint.save"
     step = [f"{each} a" for each in types.split()]
+
     assert recorder.take(verbose=True) == ["state.create __START__", *SAVED_START, *step, "graph.complete __END__"]
 
     invoke(graph, {}, how=how)
+
     assert recorder.take()[:3] == ["checkpoint.load a", *SAVED_START]
 
 
@@ -72,6 +75,7 @@ def test_a_crash_and_a_resume(how, recorder):
     with pytest.raises(NodeExecutionError):
         invoke(graph, {}, how=how)
     completed, failed = recorder.events[-2:]
+
     assert (completed.level, completed.data["error"], completed.data["reason"]) == ("warning", True, "no")
     assert failed.level == "error"
     assert "no" in failed.data["error"]
@@ -79,11 +83,14 @@ def test_a_crash_and_a_resume(how, recorder):
 
     invoke(graph, None, how=how)
     load, resume = recorder.events[:2]
+
     assert load.checkpoint_id == saver.list(CONFIG)[1].id
     assert resume.data["checkpoint_node"] == "a"
     assert resume.data["resume_node"] == "b"
     assert {event.thread_id for event in recorder.events} == {"t"}
+
     again = ["checkpoint.load a", "checkpoint.resume b", "graph.start b"]
+
     assert recorder.take() == [*again, *node("b"), "checkpoint.save b", "graph.complete __END__"]
 
 
@@ -149,7 +156,9 @@ def test_a_fork(how, recorder):
     assert events[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
     assert sorted(inside) == sorted([*node("b"), *node("c"), branch, branch])
     assert inside.index("node.start b") < inside.index("node.complete b")
+
     joined = [f"parallel.complete {fork}", f"checkpoint.save {fork}"]
+
     assert events[9:] == [*joined, *node("j"), "checkpoint.save j", "graph.complete __END__"]
 
 
@@ -223,10 +232,14 @@ def test_every_event_of_a_run_is_in_the_table():
     branch = branch_on((key_exists("a"), "b"), otherwise=END)
     graph.add_conditional_edges("a", branch, branch.mappings)
     app = graph.compile(checkpoint_saver=MemorySaver(), observers=[got.append])
+
     with pytest.raises(NodeExecutionError):
         app.invoke({}, CONFIG)
+
     assert dict(recover(app, "t")) == {"a": True, "b": True}
     assert {event.type for event in got} <= set(EVENTS)
     assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
+
     unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
+
     assert unusual <= {"node.complete"}

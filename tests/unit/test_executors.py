@@ -91,10 +91,12 @@ def threads():
 def test_a_graphs_executor_is_for_forks_and_maps_and_a_nodes_for_itself(go, threads):
     mine = {"executor": threads["mine"]}
     CALLER.set("me")
+
     for options, expected in (({}, "graphkit"), (mine, "mine")):
         outputs = go(fork_of(where, alone(where).compile()).compile(**options), {})
         assert logged(outputs) == [expected] * 2
         assert outputs[-1].state["caller"] == "me"  # the context variables of the caller are seen
+
     assert logged(go(alone(where).compile(**mine), {})) != ["mine"]
     assert logged(go(alone(where, **mine).compile(), {})) == ["mine"]
     assert logged(go(make_map(where, "ab", SCHEMA).compile(**mine), {})) == ["mine"] * 2
@@ -144,6 +146,7 @@ def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
     app = connect(graph, "n0>map n1>map map>nested").compile()
     mine = threads["mine"]
     config = CONFIG.replace(executor={"map": mine, name: mine})
+
     with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):
         app.invoke({}, config)
 
@@ -240,6 +243,7 @@ def test_state_and_config_arrive_and_retries_are_events_of_the_run(go, processes
     app = graph.compile(checkpoint_saver=store, observers=[lambda event: events.append((event.type, event.node_id))])
     config = CONFIG.replace(metadata={"who": "me"}, executor=ThreadPoolExecutor(1))
     process, state, thread, who, key = logged(go(app, {"log": "in"}, config))[1:]
+
     assert process != os.getpid()
     assert (state, thread, who) == (["in"], "t", "me")
     assert (key[:2], key[-2:]) == ("t/", "/n")
@@ -266,6 +270,7 @@ def lock(state):
 def test_errors_come_back(go, processes, store):
     with pytest.raises(NodeExecutionError, match="Boom") as failed:
         go(fork_of(process_of, fails, executor=processes).compile(checkpoint_saver=store), {})
+
     assert failed.value.node_id == "n1"
     assert failed.value.__cause__.what == "what"
     assert "in fails" in "".join(failed.value.__cause__.__notes__)  # where it was raised, over there
@@ -375,6 +380,7 @@ def test_a_broken_pool_is_an_error_and_another_one_goes_on(go, store, threads, p
     graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)
     connect(graph, "START>n0,n1 n0>END n1>END")
     compiled = graph.compile(checkpoint_saver=store)
+
     with new_pool(1) as pool, pytest.raises(NodeExecutionError, match="BrokenProcessPool") as failed:
         go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
 

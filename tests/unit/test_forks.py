@@ -190,6 +190,7 @@ def test_the_count_survives_a_crash_and_a_resume(saver, go):
     c.fails = False
     with pytest.raises(MaxIterationsError):
         go(graph, None, RunnableConfig("t", max_iterations=4))
+
     assert logged(go(graph, None, RunnableConfig("t", max_iterations=5))) == ["a", "b", "b2", "c", "d"]
 
 
@@ -276,8 +277,11 @@ def test_what_has_not_started_does_not_start(saver, go):
     graph = built("START>b,c,e,f,g b>d c>d e>d f>d g>d d>END", b=b, **others).compile(checkpoint_saver=saver)
     with RunsOne() as pool, pytest.raises(NodeExecutionError):
         go(graph, {}, CONFIG.replace(executor=pool))
+
     assert [future.cancelled() for future in pool.waiting] == [True] * 4
+
     b.fails = False
+
     assert logged(go(graph, None)) == ["b", "c", "e", "f", "g", "d"]
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
 
@@ -345,17 +349,24 @@ def test_a_position_is_stored_once_if_the_run_and_a_branch_make_a_checkpoint_of_
 
 def test_several_questions_are_listed_answered_one_after_the_other_and_asked_again_from_the_past(saver, go):
     graph, b, c = ask_in_two_branches(saver, go)
+
     assert stored(saver)[-1] == ("a", "__PARALLEL__(a)")
+
     stops = {(stop.id, stop.payload, stop.node_id, stop.when) for stop in graph.get_state(CONFIG).interrupts}
+
     assert stops == {(b, "b?", "b", "inside"), (c, "c?", "c", "inside")}
+
     past = at_checkpoint(saver.get(CONFIG))
 
     assert ids_of(go(graph, GraphResume({c: "C"}))[-1]) == {"b?": b}
+
     graph.update_state(CONFIG, {"log": "update"})
+
     assert ids_of(graph.get_state(CONFIG)) == {"b?": b}
     assert logged(go(graph, GraphResume("B"))) == ["a", "update", "B", "C", "d"]  # only one was left
 
     ids = ids_of(go(graph, None, past)[-1])
+
     assert sorted(ids) == ["b?", "c?"]
     assert logged(go(graph, GraphResume({ids["b?"]: "again", ids["c?"]: "C"}))) == ["a", "again", "C", "d"]
 
@@ -371,7 +382,9 @@ def test_several_questions_are_answered_by_their_ids_only(saver, go, value):
         go(graph, GraphResume(value))
 
     assert saver.get(CONFIG).id == before
+
     again = go(graph, GraphResume())[-1]
+
     assert ids_of(again) == {"b?": b, "c?": c}  # asked again, under the same ids
     assert logged(go(graph, GraphResume({c: [], b: ["B"]}))) == ["a", "B", "d"]
 
@@ -827,12 +840,15 @@ def test_a_chosen_fork_inside_a_branch():
 @pytest.mark.parametrize("source", ["route", START])
 def test_end_among_the_targets_is_that_of_the_subgraph(make, chosen, source):
     inner = make_graph(LOG, "a>join b>join join>END")
+
     if source == "route":
         inner.add_node(source, lambda state: {}).add_edge(START, source)
+
     inner.add_conditional_edges(source, lambda state: chosen, ["a", "b", END])
     branches = [name for name in chosen if name != END] if isinstance(chosen, list) else []
     expected = [*branches, "join"] if branches else []
     outer = make_graph(LOG, "START>sub sub>last last>END", sub=make(inner))
+
     assert log_of(outer) == [*expected, "last"]
 
 
@@ -956,6 +972,7 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(tmp_path_factory, data, sequ
     scene = DiagramModel(data.draw(chosen, "failures"), data.draw(chosen, "questions"))
     graph = StateGraph(LOG)
     graph.add_edge(wired(graph, sequence, START, scene.node), END)
+
     with open_kind(kind, tmp_path_factory.mktemp("store")) as saver:
         compiled = graph.compile(checkpoint_saver=saver, durability=durability, checkpoint_interval=interval)
         run = partial(invoke_final, compiled, how=how)
@@ -963,10 +980,12 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(tmp_path_factory, data, sequ
         assert saver.get(CONFIG).next_node_id == END
 
     assert [tuple(word) for word in final.state["log"]] == log
+
     if durability == "exit":
         return
 
     once = {name for name, _ in log}
+
     if interval > 1:
         forks = [part for part in sequence if not isinstance(part, str)]
         branches = [branch for _, branches, _ in forks for branch in branches]

@@ -163,8 +163,10 @@ def test_what_a_before_hook_returns_is_merged_before_the_node_and_not_stored_alo
     b = fail_once(lambda state: {"log": f"b after {state['log'][-1]}"})
     graph = logs("a", b=b).add_before_call_node_hook("b", of(how, lambda node_id, state, config: {"log": "before"}))
     compiled = graph.compile(checkpoint_saver=saver)
+
     with pytest.raises(NodeExecutionError):
         invoke(compiled, {}, how=how)
+
     assert saver.get(CONFIG).state["log"] == ["a"]
     assert invoke(compiled, None, how=how)["log"] == ["a", "before", "b after before"]
     assert stored_nodes(saver) == ["b", "a", START]
@@ -203,8 +205,10 @@ def test_a_hook_that_fails_fails_the_step_and_stores_nothing_of_it(saver, kind, 
     graph = make_graph(LOG, "START>a").add_conditional_edges("a", lambda state: END)
     getattr(graph, f"add_{kind}_call_{part}_hook")("a", of(how, broken))
     compiled = graph.compile(checkpoint_saver=saver)
+
     with pytest.raises(NodeExecutionError, match=r"'a'.*broken") as failed:
         invoke(compiled, {}, how=how)
+
     assert failed.value.node_id == "a"
     assert type(failed.value.__cause__) is ValueError
     assert stored_nodes(saver) == [START]
@@ -266,6 +270,7 @@ def test_in_branches_and_around_maps(saver, how):
     connect(graph, "START>m m>j").add_before_call_node_hook(of(how, before)).add_wrap_call_node_hook("m", wrap)
     graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
     log = invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"]
+
     assert log == ["before b", "b", "before m", "item 0", 0, "item 1", 1, "after None", "before j", "j"]
 
 

@@ -421,7 +421,9 @@ def test_a_thread_that_was_complete_is_never_removed(store):
     run_until(source := ListingSaver(), "t", "crashed")
     copy_threads(source, saver, ["t"])
     make_app(source, Effects()).invoke(None, T)
+
     assert not Calls(4).during(lambda target: copy_threads(source, target, ["t"]), saver)
+
     before = [*saver.history(T)]
     run_until(saver, "whole", "finished")
     run_until(other := ListingSaver(), "t", "finished")

@@ -156,6 +156,7 @@ def test_what_a_node_may_return():
         return graph.compile().invoke({"log": "i"})["log"]
 
     update = {"log": "a"}
+
     assert run(None) == ["i", "b"]
     assert run({}) == ["i", "b"]
     assert run(update) == ["i", "a", "b"]
@@ -214,6 +215,7 @@ def test_node_ids_may_be_members_of_an_enum(saver):
     graph.add_node(Step.TWO, lambda s: None).add_edge(START, Step.ONE)
     graph.add_conditional_edges(Step.TWO, lambda s: END, [Step.ONE, END])
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=[Step.TWO])
+
     assert stops(compiled, {}) == ([START, "one"], ("two", "before"))
     assert stops(compiled) == (["two", END], None)
     assert {type(checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)} == {str}
@@ -239,6 +241,7 @@ def test_input_with_a_checkpoint_id_starts_from_that_state(saver):
     assert compiled.invoke({"log": "2"}, at_checkpoint(before[-1]))["log"] == ["1", "2", "a"]
 
     _, begun, *rest = saver.list(CONFIG)
+
     assert rest == before
     assert begun.parent_id == before[-1].id
 
@@ -333,6 +336,7 @@ def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
     graph, nodes = chain("a", "b", "c")
     with pytest.raises(MaxIterationsError) as failed:
         graph.compile(checkpoint_saver=saver, max_iterations=2).invoke({}, RunnableConfig("u"))
+
     assert nodes["c"].runs == []
     assert (failed.value.node_id, failed.value.thread_id) == ("c", "u")
     assert "'u'" in str(failed.value)
@@ -341,6 +345,7 @@ def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
 
     with pytest.raises(MaxIterationsError) as failed:
         endless(max_iterations=2).invoke({})
+
     assert failed.value.thread_id == "$default"
 
 
@@ -551,7 +556,9 @@ def test_before_the_edge_the_answer_steers_it(saver, target, ends):
     assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
     assert compiled.get_state(CONFIG).next is None
     assert stops(compiled, GraphResume({"go": target})) == (ends, None)
+
     last = compiled.get_state(CONFIG)
+
     assert last.next == END
     assert last.state["log"] == ["a", "edge", *(ends[:-1])]
     assert stops(compiled) == ([END], None)
@@ -623,6 +630,7 @@ def test_a_node_cannot_change_the_state_it_was_given(name, has_saver, saver):
     graph = make_chain({}, bad=bad, look=lambda state: seen.append(dict(state)))
     compiled = graph.compile(checkpoint_saver=saver if has_saver else None)
     given = fresh()
+
     if name in REFUSED:
         with pytest.raises(NodeExecutionError, match="read-only") as failed:
             compiled.invoke(given, CONFIG)
@@ -647,6 +655,7 @@ def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind)
             output.state["box"].n = 99
             update["box"].n = 98
             update["list"].append(2)
+
     assert seen == [(Box([7]), [1])]
 
 
@@ -682,6 +691,7 @@ def test_each_checkpoint_has_its_source(saver):
     assert values("shift") == [None, None, "late"] + [None] * 3
     assert len(set(values("graph"))) == 1
     first, *_, last = values("run_id")
+
     assert values("run_id") == [first] * 3 + [last] * 3
     assert len({first, last, "mine"}) == 3
 

@@ -124,6 +124,7 @@ def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
         go(hooked.compile(checkpoint_saver=FileSystemSaver(tmp_path / "single", fsync="never")), {})
     assert runs == []
     go(graph.compile(), {})  # without a saver there is nothing to store
+
     assert len(runs) == 2
 
 
@@ -402,12 +403,15 @@ def test_each_finished_item_is_reported_to_the_stream_and_to_observers():
 
     assert {type(item) for item in items} == {MapProgress}
     assert [(item.node_id, item.done, item.total) for item in items] == [("read", done, 4) for done in (1, 2, 3, 4)]
+
     labels = sorted((item.index, item.label) for item in items)
+
     assert labels == [(0, "A"), (1, "B"), (2, "C"), (3, "D")]
     assert branches_of(events) == [(index, 4, label) for index, label in labels]
 
     events.clear()
     make_graph({}, "START>a,b a>END b>END", lambda name: lambda state: None).compile(observers=events.append).invoke({})
+
     assert branches_of(events) == [(0, 2, None), (1, 2, None)]
 
 

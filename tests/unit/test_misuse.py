@@ -177,6 +177,7 @@ def test_a_copy_with_a_local_time_leaves_out_a_deadline_that_has_passed():
     local = datetime(2100, 1, 1)  # noqa: DTZ001
     operations.fork(saver, "t", "fork", created_at=local)
     operations.rollback(saver, RunnableConfig("t", saver.get("t").id), created_at=local)
+
     for thread in ("t", "fork"):
         (waiting,) = saver.interrupts(thread)
         assert waiting.deadline is None

@@ -58,6 +58,7 @@ def test_a_question_stops_the_run_and_its_answer_is_returned(saver):
     assert pending.checkpoint_id == saver.get(CONFIG).id
 
     end = run(compiled, GraphResume("yes"))
+
     assert end.state["log"] == ["a", "yes", "z"]
     assert saver.interrupts("t") == []
     assert len(saver.list(CONFIG)) == 4
@@ -81,8 +82,11 @@ def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     first = run(compiled, {})
     since = saver.interrupts("t")[0].created_at
     again = run(compiled, GraphResume())
+
     assert (again.id, again.payload) == (first.id, "second")
+
     (waiting,) = saver.interrupts("t")
+
     assert (waiting.id, waiting.payload, waiting.created_at) == (first.id, "second", since)
     assert run(compiled, GraphResume(1)).state["answer"] == 1
 
@@ -109,6 +113,7 @@ def test_an_answer_given_twice_is_refused(saver):
     run(compiled, {})
     with pytest.raises(KeyboardInterrupt):
         run(compiled, GraphResume("one"))
+
     assert saver.interrupts("t") == []
     with pytest.raises(GraphRunnerError, match="nothing waits"):
         run(compiled, GraphResume("two"))
@@ -144,6 +149,7 @@ def test_time_travel_to_an_answered_question_asks_again_or_takes_a_new_answer_an
         assert run(compiled, GraphResume(answer), config).payload == "q2"
         assert run(compiled, GraphResume("new2")).state["log"] == ["a", answer, "new2", "z"]
     end = run(compiled, GraphResume({first: "x1", second: "x2"}), asked_at)
+
     assert end.state["log"] == ["a", "x1", "x2", "z"]
     assert list(saver.list(CONFIG))[-len(before) :] == before
     assert saver.get_writes(asked_at) == record
@@ -222,6 +228,7 @@ def test_an_action_is_asked_each_time_after_a_resume_too(saver):
     gate = Gate()
     compiled = gated(gate, checkpoint_saver=saver)
     stop = run(compiled, {})
+
     assert (stop.node_id, stop.when) == ("gate", "action")
     assert stop.reason() == "no go yet"
     assert stop.metadata == {"reason": "no go yet"}

@@ -170,6 +170,7 @@ def test_any_result_that_can_be_stored(saver, result):
     app = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, CONFIG)
+
     assert app.invoke(None, CONFIG)["log"] == [result]
     assert effect.count == 1
 
@@ -177,6 +178,7 @@ def test_any_result_that_can_be_stored(saver, result):
 def test_a_result_that_cannot_be_stored(tmp_path):
     graph = make_chain(a=lambda state, config: config.once("k", object))
     app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
+
     with pytest.raises(CheckpointSerializationError, match="once"):
         app.invoke({}, CONFIG)
     loop = []
@@ -192,9 +194,11 @@ def test_a_result_cannot_be_changed_afterwards(saver):
     graph = make_chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     mine.append(2)
+
     assert [*saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1])).values()] == [[1]]
 
     graph = make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2))
+
     with pytest.raises(NodeExecutionError, match="read-only"):
         graph.compile().invoke({})
 

@@ -64,8 +64,10 @@ def test_interruption_metadata():
     assert InterruptionMetadata("a", STATE, metadata={"reason": "r"}).reason() == "r"
     assert InterruptionMetadata("a", STATE, payload="p", metadata={"reason": "r"}).reason() == "p"
     assert one.id != InterruptionMetadata("a", STATE).id
+
     with pytest.raises(TypeError):
         one.metadata["k"].append(2)
+
     assert "action 'a'" in repr(one)
 
 
@@ -73,6 +75,7 @@ def test_a_snapshot():
     checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"x": [1]}, parent_id="p", metadata={"k": 1})
     asked = []
     snapshot = StateSnapshot(checkpoint, RunnableConfig("t"), AgentState, lambda config: asked.append(config) or ["w"])
+
     assert (snapshot.node, snapshot.next, snapshot.is_end) == ("a", "b", False)
     assert (snapshot.checkpoint_id, snapshot.parent_id) == (checkpoint.id, "p")
     assert (snapshot.metadata, snapshot.created_at) == ({"k": 1}, checkpoint.created_at)
@@ -83,6 +86,7 @@ def test_a_snapshot():
     assert snapshot.interrupts == snapshot.interrupts == ("w",)
     assert asked == [snapshot.config]
     assert repr(snapshot) == f"StateSnapshot('a' -> 'b', id={checkpoint.id!r})"
+
     with pytest.raises(AttributeError):
         snapshot.nothing  # noqa: B018
 

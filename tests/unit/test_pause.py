@@ -103,8 +103,10 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 def test_a_paused_nested_graph_gets_the_correction(saver, answer, depth):
     p = Pauser("p")
     graph = make_chain(p=p, q=lambda state: {"log": f"after {state['log'][-1]}"})
+
     for _ in range(depth):
         graph = make_chain(sub=graph.compile(), r=log_node("r"))
+
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
 
     assert compiled.invoke_final({}, CONFIG).node == "q"

@@ -1,6 +1,7 @@
 """What tests of runs share: graphs and nodes, sync and async runs, and what is read of them."""
 
 import asyncio
+import functools
 import operator
 import threading
 
@@ -174,14 +175,15 @@ def stored(saver, config=CONFIG):
     return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in reversed(saver.list(config))]
 
 
-def fail_once(node, error=ValueError):
-    """Make a node that raises an error the first time, and then calls another node."""
+def fail_once(function, error=ValueError):
+    """Make a function, such as a node, that raises an error the first time, and then calls another one."""
     errors = [error]
 
-    def run(state):
+    @functools.wraps(function)
+    def run(*arguments):
         if errors:
             raise errors.pop()
-        return node(state)
+        return function(*arguments)
 
     return run
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.sweep(1, of="how", in_turn=True)
 
 chain = partial(graphs.make_chain_of, LOG, {})
 SAVED_START = ["checkpoint.save __START__", "graph.start a"]
-SAVED_END = ["checkpoint.save a", "graph.complete __END__"]
 
 
 def node(name):
@@ -48,17 +47,23 @@ def recorder():
 @pytest.mark.requirement("G26")
 @both
 def test_a_run_from_start_to_end(how, recorder):
-    graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder])
+    saver = MemorySaver()
+    graph = chain("a").compile(checkpoint_saver=saver, observers=[recorder])
+    invoke(graph, {"log": "i"}, how=how)
+
+    assert recorder.data_of("graph.start")[0]["run_id"] == saver.get(CONFIG).metadata["run_id"]
+    assert recorder.data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
+    assert recorder.data_of("edge.transition")[0]["target"] == END
+    assert recorder.data_of("state.merge")[0]["keys"] == ["log"]
+
+    types = "node.start node.state state.merge node.state node.complete edge.transition checkpoint.save"
+    step = [f"{each} a" for each in types.split()]
+
+    assert recorder.take(verbose=True) == ["state.create __START__", *SAVED_START, *step, "graph.complete __END__"]
+
     invoke(graph, {}, how=how)
 
-    def step(name):
-        types = "node.start node.state state.merge node.state node.complete edge.transition checkpoint.save"
-        return [f"{each} {name}" for each in types.split()]
-
-    start = ["state.create __START__", *SAVED_START]
-    assert recorder.take(verbose=True) == [*start, *step("a"), *step("b"), "graph.complete __END__"]
-    assert invoke(graph, {}, how=how)
-    assert recorder.take()[:3] == ["checkpoint.load b", *SAVED_START]
+    assert recorder.take()[:3] == ["checkpoint.load a", *SAVED_START]
 
 
 @pytest.mark.requirement("G25")
@@ -70,20 +75,22 @@ def test_a_crash_and_a_resume(how, recorder):
     with pytest.raises(NodeExecutionError):
         invoke(graph, {}, how=how)
     completed, failed = recorder.events[-2:]
-    assert completed.level == "warning"
-    assert completed.data["error"] is True
-    assert completed.data["reason"] == "no"
+
+    assert (completed.level, completed.data["error"], completed.data["reason"]) == ("warning", True, "no")
     assert failed.level == "error"
     assert "no" in failed.data["error"]
     assert recorder.take() == [*SAVED_START, *node("a"), "checkpoint.save a", *node("b"), "graph.fail b"]
 
     invoke(graph, None, how=how)
     load, resume = recorder.events[:2]
+
     assert load.checkpoint_id == saver.list(CONFIG)[1].id
     assert resume.data["checkpoint_node"] == "a"
     assert resume.data["resume_node"] == "b"
     assert {event.thread_id for event in recorder.events} == {"t"}
+
     again = ["checkpoint.load a", "checkpoint.resume b", "graph.start b"]
+
     assert recorder.take() == [*again, *node("b"), "checkpoint.save b", "graph.complete __END__"]
 
 
@@ -113,7 +120,7 @@ def test_a_question_and_its_answer(how, recorder):
     assert recorder.take() == [*SAVED_START, "node.start a", "interrupt.raised a"]
     invoke(graph, GraphResume("x"), how=how)
     resumed = ["checkpoint.load __START__", "checkpoint.resume a", "interrupt.answered a", "graph.start a"]
-    assert recorder.take() == [*resumed, *node("a"), *SAVED_END]
+    assert recorder.take() == [*resumed, *node("a"), "checkpoint.save a", "graph.complete __END__"]
 
 
 @pytest.mark.parametrize("answer", ["x", None])
@@ -149,23 +156,21 @@ def test_a_fork(how, recorder):
     assert events[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
     assert sorted(inside) == sorted([*node("b"), *node("c"), branch, branch])
     assert inside.index("node.start b") < inside.index("node.complete b")
-    assert events[9:] == [
-        f"parallel.complete {fork}",
-        f"checkpoint.save {fork}",
-        *node("j"),
-        "checkpoint.save j",
-        "graph.complete __END__",
-    ]
+
+    joined = [f"parallel.complete {fork}", f"checkpoint.save {fork}"]
+
+    assert events[9:] == [*joined, *node("j"), "checkpoint.save j", "graph.complete __END__"]
 
 
 @both
 def test_a_subgraph(how, recorder):
-    graph = chain(s=chain("a").compile()).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
-    invoke(graph, {}, how=how)
-    inside = [*SAVED_START, *node("a"), *SAVED_END]
+    graph = chain(s=chain("a").compile())
+    invoke(graph.compile(checkpoint_saver=MemorySaver(), preserve=False, observers=[recorder]), {}, how=how)
+    inside = [*SAVED_START, *node("a"), "checkpoint.save a", "graph.complete __END__"]
     start, complete = node("s")
     before = ["checkpoint.save __START__", "graph.start s", start]
-    assert recorder.take() == [*before, *inside, complete, "checkpoint.save s", "graph.complete __END__"]
+    after = [complete, "checkpoint.save s", "checkpoint.delete None", "graph.complete __END__"]
+    assert recorder.take() == [*before, *inside, *after]
 
 
 @both
@@ -182,24 +187,9 @@ def test_a_map_and_a_generator(how, recorder):
     assert recorder.take() == ["graph.start m", start, *items, complete, *node("g"), "graph.complete __END__"]
 
 
-def test_the_end_of_a_thread_that_is_not_kept(recorder):
-    chain("a").compile(checkpoint_saver=MemorySaver(), preserve=False, observers=[recorder]).invoke({}, CONFIG)
-    assert recorder.take()[-2:] == ["checkpoint.delete None", "graph.complete __END__"]
-
-
 def test_a_closed_stream_is_no_failure(recorder):
     close_at(chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder]), is_node("a"))
     assert recorder.take()[-1] == "checkpoint.save a"
-
-
-def test_what_data_events_have(recorder):
-    saver = MemorySaver()
-    chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({"log": "i"}, CONFIG)
-
-    assert recorder.data_of("graph.start")[0]["run_id"] == saver.get(CONFIG).metadata["run_id"]
-    assert recorder.data_of("node.state") == [{"input": {"log": ["i"]}}, {"output": {"log": ["i", "a"]}}]
-    assert recorder.data_of("edge.transition")[0]["target"] == END
-    assert recorder.data_of("state.merge")[0]["keys"] == ["log"]
 
 
 # --- observers cannot change a run ------------------------------------------------------------------------------------
@@ -238,14 +228,18 @@ def test_an_observer_that_changes_its_event_and_reads_the_thread():
 def test_every_event_of_a_run_is_in_the_table():
     got = []
     b = fail_once(lambda state: {"b": True})
-    graph = StateGraph({}).add_node("a", process_chain(lambda state: {"a": True})).add_node("b", b)
+    graph = make_graph({}, "START>a b>END", a=process_chain(lambda state: {"a": True}), b=b)
     branch = branch_on((key_exists("a"), "b"), otherwise=END)
-    graph.add_edge(START, "a").add_conditional_edges("a", branch, branch.mappings).add_edge("b", END)
+    graph.add_conditional_edges("a", branch, branch.mappings)
     app = graph.compile(checkpoint_saver=MemorySaver(), observers=[got.append])
+
     with pytest.raises(NodeExecutionError):
         app.invoke({}, CONFIG)
+
     assert dict(recover(app, "t")) == {"a": True, "b": True}
     assert {event.type for event in got} <= set(EVENTS)
     assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
+
     unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
+
     assert unusual <= {"node.complete"}

@@ -8,7 +8,7 @@ import signal
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -28,17 +28,7 @@ from graphkit import (
 )
 from graphkit.errors import CheckpointerConfigurationError, GraphStateError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import (
-    CONFIG,
-    LOG,
-    FlakyNode,
-    close_at,
-    connect,
-    is_chunk,
-    logged,
-    make_graph,
-    pending_payloads,
-)
+from tests.support.graphs import CONFIG, LOG, FlakyNode, connect, logged, make_graph, make_map, pending_payloads
 from tests.support.sweeps import ALL
 
 SCHEMA = {**LOG, "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
@@ -74,7 +64,7 @@ def store(tmp_path):
 def fork_of(*nodes, **options):
     graph = StateGraph(SCHEMA)
     for n, node in enumerate(nodes):
-        graph.add_node(f"n{n}", node, **options).add_edge(START, f"n{n}").add_edge(f"n{n}", END)
+        connect(graph.add_node(f"n{n}", node, **options), f"START>n{n} n{n}>END")
     return graph
 
 
@@ -83,7 +73,7 @@ def alone(node, **options):
 
 
 def where(state):
-    return {"log": threading.current_thread().name.partition("_")[0]}
+    return {"log": threading.current_thread().name.partition("_")[0], "caller": CALLER.get()}
 
 
 # --- which executor ---------------------------------------------------------------------------------------------------
@@ -98,17 +88,18 @@ def threads():
         pool.shutdown()
 
 
-def test_branches_run_on_threads_of_the_runs_own(go):
-    assert logged(go(fork_of(where, where).compile(), {})) == ["graphkit"] * 2
-
-
 def test_a_graphs_executor_is_for_forks_and_maps_and_a_nodes_for_itself(go, threads):
     mine = {"executor": threads["mine"]}
-    assert logged(go(fork_of(where, where).compile(**mine), {})) == ["mine"] * 2
+    CALLER.set("me")
+
+    for options, expected in (({}, "graphkit"), (mine, "mine")):
+        outputs = go(fork_of(where, alone(where).compile()).compile(**options), {})
+        assert logged(outputs) == [expected] * 2
+        assert outputs[-1].state["caller"] == "me"  # the context variables of the caller are seen
+
     assert logged(go(alone(where).compile(**mine), {})) != ["mine"]
     assert logged(go(alone(where, **mine).compile(), {})) == ["mine"]
-    mapped = connect(StateGraph(SCHEMA).add_map_node("m", where, lambda s: "ab"), "START>m m>END")
-    assert logged(go(mapped.compile(**mine), {})) == ["mine"] * 2
+    assert logged(go(make_map(where, "ab", SCHEMA).compile(**mine), {})) == ["mine"] * 2
 
 
 def test_the_nearest_executor_counts(go, threads):
@@ -155,6 +146,7 @@ def test_an_executor_that_would_have_no_effect_is_refused(threads, name, hint):
     app = connect(graph, "n0>map n1>map map>nested").compile()
     mine = threads["mine"]
     config = CONFIG.replace(executor={"map": mine, name: mine})
+
     with pytest.raises(GraphStateError, match=f"executor names '{name}', which .* map node; {re.escape(hint)}"):
         app.invoke({}, config)
 
@@ -170,22 +162,9 @@ def test_what_is_no_executor_is_refused_where_it_is_given(executor):
 def test_a_node_may_pass_its_executors_on_to_another_graph(go, threads):
     other = fork_of(where, where).compile()
     graph = fork_of(lambda state, config: {"log": other.invoke({}, config)["log"]}, where)
-    graph.add_map_node("m", where, lambda s: "x").add_edge(START, "m").add_edge("m", END)
+    connect(graph.add_map_node("m", where, lambda s: "x"), "START>m m>END")
     executors = {START: threads["mine"], "m": threads["other"]}
     assert logged(go(graph.compile(), {}, CONFIG.replace(executor=executors))) == ["mine", "mine", "mine", "other"]
-
-
-def test_the_nodes_of_an_embedded_graph_run_where_its_branch_does(go, threads):
-    graph = fork_of(alone(where).compile(), where)
-    assert logged(go(graph.compile(), {}, CONFIG.replace(executor={START: threads["mine"]}))) == ["mine", "mine"]
-    assert logged(go(graph.compile(executor=threads["other"]), {})) == ["other", "other"]
-
-
-def test_context_variables_of_the_caller_are_seen(go, threads):
-    CALLER.set("me")
-    seen = fork_of(*[lambda s: {"log": CALLER.get()}] * 2)
-    assert logged(go(seen.compile(), {})) == ["me", "me"]
-    assert logged(go(seen.compile(executor=threads["mine"]), {})) == ["me", "me"]
 
 
 def test_asynchronous_nodes_stay_in_the_event_loop(threads, processes):
@@ -231,8 +210,7 @@ class Confused(Executor):
 
 @pytest.mark.sweep(ALL)
 def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go):
-    graph = StateGraph(SCHEMA).add_node("a", where, executor=Confused())
-    app = connect(graph, "START>a a>END").compile()
+    app = alone(where, executor=Confused()).compile()
     with pytest.raises(NodeExecutionError, match="a Confused, returned None in place of"):
         go(app, {})
 
@@ -241,14 +219,7 @@ def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go):
 
 
 def process_of(state):
-    return {"log": os.getpid(), "sum": 1}
-
-
-def test_results_come_back(go, processes, store):
-    state = go(fork_of(process_of, process_of, executor=processes).compile(checkpoint_saver=store), {})[-1].state
-    assert os.getpid() not in state["log"]
-    assert state["sum"] == 12
-    assert os.getpid() not in logged(go(alone(process_of, executor=processes).compile(), {}))
+    return {"log": os.getpid()}
 
 
 def markers(state):
@@ -262,44 +233,22 @@ def test_markers_and_values_survive_the_way(go, processes, store):
 
 
 def sees(state, config):
-    return {
-        "log": [list(state["log"]), config.thread_id, config.node_id, config.metadata["who"], config.idempotency_key]
-    }
+    if config.attempt < 3:
+        raise Boom("not", "yet")
+    return {"log": [os.getpid(), [*state["log"]], config.thread_id, config.metadata["who"], config.idempotency_key]}
 
 
-def test_state_and_config_arrive(go, processes, store):
-    graph = alone(sees, executor=processes).compile(checkpoint_saver=store)
+def test_state_and_config_arrive_and_retries_are_events_of_the_run(go, processes, store):
+    events = []
+    graph = alone(sees, executor=processes, retry=RetryPolicy(initial_delay=0.0, jitter=False))
+    app = graph.compile(checkpoint_saver=store, observers=[lambda event: events.append((event.type, event.node_id))])
     config = CONFIG.replace(metadata={"who": "me"}, executor=ThreadPoolExecutor(1))
-    state, thread, node, who, key = logged(go(graph, {"log": "in"}, config))[1:]
-    assert (state, thread, node, who) == (["in"], "t", "n", "me")
+    process, state, thread, who, key = logged(go(app, {"log": "in"}, config))[1:]
+
+    assert process != os.getpid()
+    assert (state, thread, who) == (["in"], "t", "me")
     assert (key[:2], key[-2:]) == ("t/", "/n")
-
-
-background = ThreadPoolExecutor(1)
-node_is_done = threading.Event()
-late_keys = []
-
-
-def leaves_work(state, config):
-    def find_key():
-        node_is_done.wait(10)
-        return config.idempotency_key
-
-    late_keys.append(background.submit(copy_context().run, find_key))
-    return {"log": config.idempotency_key}
-
-
-def late_key(state):
-    node_is_done.set()
-    return {"log": late_keys.pop().result(10)}
-
-
-def test_work_that_a_node_leaves_behind_stays_part_of_it(go, store):
-    with new_pool(1) as pool:
-        graph = StateGraph(SCHEMA).add_node("n", leaves_work, executor=pool).add_node("late", late_key, executor=pool)
-        connect(graph, "START>n n>late late>END")
-        key, found_later = logged(go(graph.compile(checkpoint_saver=store), {}, CONFIG))
-    assert found_later == key
+    assert events.count(("retry.attempt", "n")) == 2
 
 
 def fails(state):
@@ -322,6 +271,7 @@ def lock(state):
 def test_errors_come_back(go, processes, store):
     with pytest.raises(NodeExecutionError, match="Boom") as failed:
         go(fork_of(process_of, fails, executor=processes).compile(checkpoint_saver=store), {})
+
     assert failed.value.node_id == "n1"
     assert failed.value.__cause__.what == "what"
     assert "in fails" in "".join(failed.value.__cause__.__notes__)  # where it was raised, over there
@@ -373,20 +323,6 @@ def test_generators_and_what_they_dispatch(go, processes, store):
     assert [chunk for node, chunk in handed if node == "n0"] == ["a", "b", "extra"]
     assert [chunk for node, chunk in handed if node == "n1"] == ["a"]
     assert logged(outputs) == ["done", "done"]
-
-
-def third_time(state, config):
-    if _append(state["folder"], config.node_id) < 3:
-        raise Boom("not", "yet")
-    return {"log": config.attempt}
-
-
-def test_retries_in_a_process_are_events_of_the_run(go, processes, tmp_path):
-    events = []
-    graph = alone(third_time, executor=processes, retry=RetryPolicy(initial_delay=0.0, jitter=False))
-    compiled = graph.compile(observers=[lambda event: events.append((event.type, event.node_id))])
-    assert logged(go(compiled, {"folder": str(tmp_path)})) == [3]
-    assert events.count(("retry.attempt", "n")) == 2
 
 
 def once_there(state, config):
@@ -445,6 +381,7 @@ def test_a_broken_pool_is_an_error_and_another_one_goes_on(go, store, threads, p
     graph = StateGraph(SCHEMA).add_node("n0", here, executor=threads["mine"]).add_node("n1", dies)
     connect(graph, "START>n0,n1 n0>END n1>END")
     compiled = graph.compile(checkpoint_saver=store)
+
     with new_pool(1) as pool, pytest.raises(NodeExecutionError, match="BrokenProcessPool") as failed:
         go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
 
@@ -456,27 +393,3 @@ def test_a_broken_pool_is_an_error_and_another_one_goes_on(go, store, threads, p
     assert logged(go(compiled, None, CONFIG.replace(executor=processes))) == ["n0", "n1"]
     assert here.runs == ["n0"]
     assert [record for record in caplog.records if record.name == "asyncio"] == []
-
-
-# --- what is left behind ----------------------------------------------------------------------------------------------
-
-
-def descriptors():
-    return {str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()}
-
-
-def test_no_thread_and_no_file_is_left(go, saver):
-    def chunky(state):
-        yield 1
-        return {"log": "c"}
-
-    fork = fork_of(chunky, where, where).compile(checkpoint_saver=saver)
-    failing = fork_of(chunky, where, fails).compile(checkpoint_saver=saver)
-    go(fork, {})
-    threads, files = set(threading.enumerate()), descriptors()
-    go(fork, {})
-    with pytest.raises(NodeExecutionError):
-        go(failing, {})
-    close_at(fork, is_chunk, {}, RunnableConfig("u"), how=go.kind)
-    assert set(threading.enumerate()) <= threads
-    assert {name for name in descriptors() - files if "/u/" not in name and "store" not in name} == set()

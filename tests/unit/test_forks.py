@@ -7,30 +7,45 @@ import os
 import signal
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Channels, Command, GraphResume, GraphRunnerError, RunnableConfig, interrupt
-from graphkit.errors import CheckpointSerializationError, CheckpointStorageError, MaxIterationsError, NodeExecutionError
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphResume,
+    GraphRunnerError,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.requests import Start, Task, Wait, Withdraw
+from graphkit.errors import CheckpointStorageError, MaxIterationsError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.checkpoints import list_ids
 from tests.support.graphs import (
     CONFIG,
     LOG,
     Boom,
     FlakyNode,
+    asking,
     at_checkpoint,
     close,
     close_at,
     connect,
     ids_of,
     invoke,
+    invoke_final,
     is_chunk,
     logged,
     make_graph,
@@ -39,6 +54,8 @@ from tests.support.graphs import (
     stored,
     stored_nodes,
 )
+from tests.support.savers import open_kind
+from tests.support.sweeps import examples
 from tests.support.workers import PATIENCE, status
 
 SCHEMA = {**LOG, "sum": Channels.base(operator.add, lambda: 10)}
@@ -55,18 +72,9 @@ def diamond(**nodes):
     return built("START>a a>b,c b>d c>d d>END", **nodes)
 
 
-def asking(word, runs=None):
-    def node(state):
-        if runs is not None:
-            runs.append(word)
-        return {"log": interrupt(word), "sum": 1}
-
-    return node
-
-
-def ask_in_two_branches(saver, go, runs=None):
+def ask_in_two_branches(saver, go):
     """Return a graph that waits in two branches, and the ids of the interrupts of b and c."""
-    graph = diamond(b=asking("b?", runs), c=asking("c?", runs)).compile(checkpoint_saver=saver)
+    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
     ids = ids_of(go(graph, {})[-1])
     return graph, ids["b?"], ids["c?"]
 
@@ -82,16 +90,10 @@ def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
     assert logged(outputs) == ["a", "b", "c", "d"]
 
-    history = list(reversed(saver.list(CONFIG)))
+    fork = saver.list(CONFIG)[1]
 
-    assert [checkpoint.parent_id for checkpoint in history] == [None, *(checkpoint.id for checkpoint in history[:-1])]
-    assert [list(checkpoint.state.get("log", ())) for checkpoint in history] == [
-        [],
-        ["a"],
-        ["a", "b", "c"],
-        ["a", "b", "c", "d"],
-    ]
-    assert [checkpoint.metadata["step"] for checkpoint in history] == [0, 1, 3, 4]
+    assert fork.state["log"] == ["a", "b", "c"]
+    assert fork.metadata["step"] == 3
 
 
 SHAPES = {
@@ -101,7 +103,7 @@ SHAPES = {
     "nested, the same join": ("START>a a>b,c b>e,f e>d f>d c>d d>END", ["a", "b", "e", "f", "c", "d"]),
     "edges in another order": ("START>a a>c,b b>d c>d d>END", ["a", "c", "b", "d"]),
 }
-"""Besides those of the random graphs in test_concurrent.py."""
+"""Besides those of the random graphs below."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -175,29 +177,6 @@ def test_a_hundred_branches_take_a_bounded_number_of_threads(go):
     assert set(threading.enumerate()) <= before
 
 
-# --- stream modes -----------------------------------------------------------------------------------------------------
-
-
-def test_chunks_of_branches_come_as_they_are_made(saver, go):
-    came = threading.Event()
-
-    def b(state):
-        yield "b1"
-        yield "b2"
-        return {"log": "b"}
-
-    def c(state):
-        assert came.wait(PATIENCE)  # until the first chunk of b is out
-        yield "c1"
-        return {"log": "c"}
-
-    outputs = go(diamond(b=b, c=c).compile(), {}, on_output=lambda output: is_chunk(output) and came.set())
-    chunks = [output.chunk for output in outputs if is_chunk(output)]
-    assert sorted(chunks) == ["b1", "b2", "c1"]
-    assert chunks.index("b1") < chunks.index("c1")
-    assert logged(outputs) == ["a", "b", "c", "d"]
-
-
 # --- how many nodes, and when to save ---------------------------------------------------------------------------------
 
 
@@ -211,6 +190,7 @@ def test_the_count_survives_a_crash_and_a_resume(saver, go):
     c.fails = False
     with pytest.raises(MaxIterationsError):
         go(graph, None, RunnableConfig("t", max_iterations=4))
+
     assert logged(go(graph, None, RunnableConfig("t", max_iterations=5))) == ["a", "b", "b2", "c", "d"]
 
 
@@ -238,38 +218,30 @@ def test_interval_with_forks(saver, go, interval, nodes):
     assert stored_nodes(saver)[::-1] == nodes
 
 
-def test_checkpoint_when_with_forks(saver, go):
-    asked = []
-
-    def when(node_id, state):
-        asked.append(node_id)
-        return node_id == "__PARALLEL__(a)"
-
-    go(diamond().compile(checkpoint_saver=saver, checkpoint_when=when), {})
-    assert asked == ["a", "__PARALLEL__(a)"]
-    assert [node for node, _ in stored(saver)] == [START, "a", "__PARALLEL__(a)", "d"]
-
-
 # --- a branch fails ---------------------------------------------------------------------------------------------------
 
 
-def test_a_failing_branch_lets_the_others_finish_and_a_resume_repeats_only_it(saver, go):
+@pytest.mark.parametrize("is_embedded", [False, True])
+def test_a_failing_branch_lets_running_nodes_finish_and_a_resume_repeats_only_it(saver, go, is_embedded):
     runs = []
     failed = threading.Event()
-    b = FlakyNode("b", runs, after=failed)
+    p = FlakyNode("p", runs, after=failed)
+    q = FlakyNode("q", runs)
     c = FlakyNode("c", runs, fails=True, begun=failed)
-    graph = diamond(a=FlakyNode("a", runs), b=b, c=c).compile(checkpoint_saver=saver)
+    child = built("START>p p>q q>END", p=p, q=q)
+    graph = diamond(a=FlakyNode("a", runs), b=child.compile() if is_embedded else child, c=c)
+    compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as error:
-        go(graph, {})
+        go(compiled, {})
     assert error.value.node_id == "c"
     assert error.value.thread_id == "t"
     assert type(error.value.__cause__) is Boom
-    assert list(error.value.path) in (["a"], ["a", "b"])
+    assert error.value.path[0] == "a"
+    assert sorted(runs) == ["a", "c", "p"]
     assert status(saver) == "failed"
     c.fails = False
-    outputs = go(graph, None)
-    assert logged(outputs) == ["a", "b", "c", "d"]
-    assert sorted(runs) == ["a", "b", "c", "c"]
+    assert logged(go(compiled, None)) == ["a", "p", "q", "c", "d"]
+    assert sorted(runs) == ["a", "c", "c", "p", "q"]
     assert status(saver) == "finished"
 
 
@@ -305,38 +277,13 @@ def test_what_has_not_started_does_not_start(saver, go):
     graph = built("START>b,c,e,f,g b>d c>d e>d f>d g>d d>END", b=b, **others).compile(checkpoint_saver=saver)
     with RunsOne() as pool, pytest.raises(NodeExecutionError):
         go(graph, {}, CONFIG.replace(executor=pool))
+
     assert [future.cancelled() for future in pool.waiting] == [True] * 4
+
     b.fails = False
+
     assert logged(go(graph, None)) == ["b", "c", "e", "f", "g", "d"]
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
-
-
-def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
-    runs = []
-    failed = threading.Event()
-    p = FlakyNode("p", runs, after=failed)
-    q = FlakyNode("q", runs)
-    c = FlakyNode("c", runs, fails=True, begun=failed)
-    child = built("START>p p>q q>END", p=p, q=q).compile()
-    graph = built("START>s,c s>d c>d d>END", s=child, c=c).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError) as error:
-        go(graph, {})
-    assert error.value.node_id == "c"
-    c.fails = False
-    assert logged(go(graph, None)) == ["p", "q", "c", "d"]
-    assert sorted(runs) == ["c", "c", "p", "q"]
-
-
-def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    runs, values = [], [object(), "fine"]
-    b = lambda s: {"last": values[0]}  # noqa: E731
-    graph = diamond(b=b, c=FlakyNode("c", runs)).compile(checkpoint_saver=saver)
-    with pytest.raises(CheckpointSerializationError, match="last"):
-        go(graph, {})
-    values.pop(0)
-
-    assert logged(go(graph, None)) == ["a", "c", "d"]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["refused", "not acknowledged"])
@@ -400,24 +347,28 @@ def test_a_position_is_stored_once_if_the_run_and_a_branch_make_a_checkpoint_of_
 # --- several wait for a human -----------------------------------------------------------------------------------------
 
 
-def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go):
-    runs = []
-    graph, b, c = ask_in_two_branches(saver, go, runs)
-    assert stored(saver)[-1] == ("a", "__PARALLEL__(a)")
-    stops = graph.get_state(CONFIG).interrupts
-    assert {stop.id: (stop.payload, stop.node_id, stop.when) for stop in stops} == {
-        b: ("b?", "b", "inside"),
-        c: ("c?", "c", "inside"),
-    }
+def test_several_questions_are_listed_answered_one_after_the_other_and_asked_again_from_the_past(saver, go):
+    graph, b, c = ask_in_two_branches(saver, go)
 
-    stop = go(graph, GraphResume({c: "C"}))[-1]
-    assert ids_of(stop) == {"b?": b}
-    outputs = go(graph, GraphResume("B"))  # only one is left
-    assert logged(outputs) == ["a", "B", "C", "d"]
-    counts = Counter(runs)
-    assert counts["b?"] in {2, 3}
-    assert counts["c?"] == 2
-    assert stored_nodes(saver) == ["d", "__PARALLEL__(a)", "a", START]
+    assert stored(saver)[-1] == ("a", "__PARALLEL__(a)")
+
+    stops = {(stop.id, stop.payload, stop.node_id, stop.when) for stop in graph.get_state(CONFIG).interrupts}
+
+    assert stops == {(b, "b?", "b", "inside"), (c, "c?", "c", "inside")}
+
+    past = at_checkpoint(saver.get(CONFIG))
+
+    assert ids_of(go(graph, GraphResume({c: "C"}))[-1]) == {"b?": b}
+
+    graph.update_state(CONFIG, {"log": "update"})
+
+    assert ids_of(graph.get_state(CONFIG)) == {"b?": b}
+    assert logged(go(graph, GraphResume("B"))) == ["a", "update", "B", "C", "d"]  # only one was left
+
+    ids = ids_of(go(graph, None, past)[-1])
+
+    assert sorted(ids) == ["b?", "c?"]
+    assert logged(go(graph, GraphResume({ids["b?"]: "again", ids["c?"]: "C"}))) == ["a", "again", "C", "d"]
 
 
 @pytest.mark.parametrize("value", ["plain", {"no such id": 1}, {"b?": "B", "other": 1}, {}, None, ["b", "c"]])
@@ -431,7 +382,9 @@ def test_several_questions_are_answered_by_their_ids_only(saver, go, value):
         go(graph, GraphResume(value))
 
     assert saver.get(CONFIG).id == before
+
     again = go(graph, GraphResume())[-1]
+
     assert ids_of(again) == {"b?": b, "c?": c}  # asked again, under the same ids
     assert logged(go(graph, GraphResume({c: [], b: ["B"]}))) == ["a", "B", "d"]
 
@@ -497,62 +450,26 @@ def test_a_declared_stop_at_a_branch_node_is_at_its_fork(saver, go, kind, latest
 # --- corrections and time travel --------------------------------------------------------------------------------------
 
 
-def test_update_state_while_several_wait(saver, go):
-    graph, b, c = ask_in_two_branches(saver, go)
-    go(graph, GraphResume({b: "B"}))
-
-    graph.update_state(CONFIG, {"log": "update"})
-
-    assert ids_of(graph.get_state(CONFIG)) == {"c?": c}
-    final = go(graph, GraphResume({c: "C"}))
-    assert logged(final) == ["a", "update", "B", "C", "d"]
-
-
-@pytest.mark.parametrize("how", [{"as_node": "__PARALLEL__(a)"}, {"goto": "d"}, {"as_node": "b"}])
-def test_update_state_that_leads_past_the_fork(saver, go, how):
-    runs = []
-    graph, *_ = ask_in_two_branches(saver, go, runs)
-    before = len(runs)
-    graph.update_state(CONFIG, {"log": "by hand"}, **how)
+@pytest.mark.parametrize(
+    ("where", "asked", "log"),
+    [
+        ({"as_node": "__PARALLEL__(a)"}, [], ["a", "by hand", "d"]),
+        ({"as_node": "b"}, [], ["a", "by hand", "d"]),
+        ({"goto": "d"}, [], ["a", "by hand", "d"]),
+        ({"goto": "b"}, ["b?"], ["a", "by hand", "B", "d"]),
+    ],
+)
+def test_update_state_that_leads_past_the_fork_or_into_a_branch(saver, go, where, asked, log):
+    graph, *_ = ask_in_two_branches(saver, go)
+    graph.update_state(CONFIG, {"log": "by hand"}, **where)
     assert graph.get_state(CONFIG).interrupts == ()
-
     with pytest.raises(GraphRunnerError, match="nothing waits"):
         go(graph, GraphResume("x"))
-    assert logged(go(graph, None)) == ["a", "by hand", "d"]
-    assert len(runs) == before
-
-
-def test_update_state_that_leads_into_a_branch(saver, go):
-    graph, *_ = ask_in_two_branches(saver, go)
-    graph.update_state(CONFIG, {"log": "by hand"}, goto="b")
-    assert payloads_of(go(graph, None)[-1]) == ["b?"]
-    assert logged(go(graph, GraphResume("B"))) == ["a", "by hand", "B", "d"]
-
-
-def test_time_travel_to_a_forks_checkpoint_runs_its_branches_again(saver, go):
-    runs = []
-    b = FlakyNode("b", runs)
-    c = FlakyNode("c", runs)
-    graph = diamond(b=b, c=c).compile(checkpoint_saver=saver)
-    go(graph, {})
-    before = list_ids(saver, CONFIG)
-    _, _, fork, _ = saver.list(CONFIG)
-
-    assert fork.next_node_id == "__PARALLEL__(a)"
-    outputs = go(graph, None, at_checkpoint(fork))
-    assert logged(outputs) == ["a", "b", "c", "d"]
-    assert sorted(runs) == ["b", "b", "c", "c"]
-    assert list_ids(saver, CONFIG)[-len(before) :] == before  # nothing was rewritten
-
-
-def test_time_travel_to_questions_that_were_answered(saver, go):
-    graph, b, c = ask_in_two_branches(saver, go)
-    at = at_checkpoint(saver.get(CONFIG))
-    go(graph, GraphResume({b: "b", c: "c"}))
-
-    ids = ids_of(go(graph, None, at)[-1])
-    assert sorted(ids) == ["b?", "c?"]
-    assert logged(go(graph, GraphResume({ids["b?"]: "B", ids["c?"]: "C"}))) == ["a", "B", "C", "d"]
+    outputs = go(graph, None)
+    if asked:
+        assert payloads_of(outputs[-1]) == asked
+        outputs = go(graph, GraphResume("B"))
+    assert logged(outputs) == log
 
 
 # --- closed, cancelled, thrown into, killed ---------------------------------------------------------------------------
@@ -824,23 +741,10 @@ def test_the_chosen_branches_run_in_the_order_of_the_mappings_and_meet():
             assert log_of(graph) == ["route", *[mappings[key] for key in sorted(keys)], "join"]
 
 
-ONLY_A = ["route", "a", "join"]
-
-
-@pytest.mark.parametrize(
-    ("chosen", "log"),
-    [
-        (["a", "a"], ONLY_A),
-        (("a",), ONLY_A),
-        ({"a"}, ONLY_A),
-        (["a", END], ONLY_A),
-        ([], ["route"]),
-        ([END], ["route"]),
-        (END, ["route"]),
-    ],
-)
-def test_a_target_counts_once_and_end_only_alone(chosen, log):
-    assert log_of(graph_of(lambda state: chosen)) == log
+@pytest.mark.parametrize("chosen", [["a", "a"], ("a",), {"a"}, ["a", END], [], [END], END])
+def test_a_target_counts_once_and_end_only_alone(chosen):
+    branches = ["a", "join"] if "a" in chosen else []
+    assert log_of(graph_of(lambda state: chosen)) == ["route", *branches]
 
 
 def test_async_runs_and_a_command_of_the_condition():
@@ -899,17 +803,21 @@ def test_ids_with_the_separator_of_heads_are_found_again():
     assert final["log"] == ["route", "a, b", "yes", "join"]
 
 
-def test_branches_that_do_not_meet_are_refused():
-    graph = make_graph({}, "START>route a>b b>END").add_conditional_edges("route", lambda state: ["a", "b"], ["a", "b"])
-    with pytest.raises(GraphRunnerError, match="cannot be joined"):
+@pytest.mark.parametrize(
+    ("graph", "reason"),
+    [
+        (
+            make_graph({}, "START>route a>b b>END").add_conditional_edges("route", lambda s: ["a", "b"], ["a", "b"]),
+            "cannot be joined",
+        ),
+        (graph_of(lambda state: ["a", "b"], None), "add_edge"),
+        (graph_of(lambda state: ["a", "d"]), "'d'"),
+    ],
+    ids=["do not meet", "not declared", "no such node"],
+)
+def test_what_cannot_be_chosen_is_refused(graph, reason):
+    with pytest.raises(GraphRunnerError, match=reason):
         log_of(graph)
-
-
-def test_undeclared_targets_are_refused():
-    with pytest.raises(GraphRunnerError, match="add_edge"):
-        log_of(graph_of(lambda state: ["a", "b"], None))
-    with pytest.raises(GraphRunnerError, match="'d'"):
-        log_of(graph_of(lambda state: ["a", "d"]))
 
 
 def test_a_loop_chooses_again():
@@ -932,10 +840,155 @@ def test_a_chosen_fork_inside_a_branch():
 @pytest.mark.parametrize("source", ["route", START])
 def test_end_among_the_targets_is_that_of_the_subgraph(make, chosen, source):
     inner = make_graph(LOG, "a>join b>join join>END")
+
     if source == "route":
         inner.add_node(source, lambda state: {}).add_edge(START, source)
+
     inner.add_conditional_edges(source, lambda state: chosen, ["a", "b", END])
     branches = [name for name in chosen if name != END] if isinstance(chosen, list) else []
     expected = [*branches, "join"] if branches else []
     outer = make_graph(LOG, "START>sub sub>last last>END", sub=make(inner))
+
     assert log_of(outer) == [*expected, "last"]
+
+
+# --- random graphs of forks, and the strands in which they run ------------------------------------------------------
+
+
+def test_interrupted_again_it_waits_no_longer():
+    def strand():
+        yield Task()
+
+    steps = run_concurrently([strand(), strand()])
+    assert isinstance(next(steps), Start)
+    assert isinstance(steps.send(0), Start)
+    assert isinstance(steps.send(1), Wait)
+    assert isinstance(steps.throw(KeyboardInterrupt("once")), Withdraw)
+    assert isinstance(steps.send(None), Wait)
+    with pytest.raises(KeyboardInterrupt, match="twice"):
+        steps.throw(KeyboardInterrupt("twice"))
+
+
+LEAF = st.just("node")
+SEQUENCES = st.recursive(
+    st.lists(LEAF, min_size=1, max_size=3),
+    lambda inner: st.lists(LEAF | st.lists(inner, min_size=2, max_size=3), min_size=1, max_size=3),
+    max_leaves=8,
+)
+"""What comes one after the other: a node, or a fork, which is a list of what runs side by side."""
+
+
+def named(sequence, names):
+    """The same with names: a node is its name; a fork is (source, branches, join)."""
+    return [
+        next(names) if part == "node" else (next(names), [named(each, names) for each in part], next(names))
+        for part in sequence
+    ]
+
+
+def expected(sequence, seen):
+    """What the nodes log: their name, and how many words they saw."""
+    log = []
+    for part in sequence:
+        if isinstance(part, str):
+            log.append((part, seen + len(log)))
+            continue
+        source, branches, join = part
+        log.append((source, seen + len(log)))
+        base = seen + len(log)
+        for branch in branches:
+            log += expected(branch, base)
+        log.append((join, seen + len(log)))
+    return log
+
+
+def wired(graph, sequence, source, node):
+    """Add a sequence after a place; returns its last place."""
+    for part in sequence:
+        first = part if isinstance(part, str) else part[0]
+        graph.add_node(first, node(first)).add_edge(source, first)
+        source = first
+        if not isinstance(part, str):
+            _, branches, join = part
+            graph.add_node(join, node(join))
+            for branch in branches:
+                graph.add_edge(wired(graph, branch, source, node), join)
+            source = join
+    return source
+
+
+class DiagramModel:
+    """Nodes that fail and ask a number of times, and record when they finish."""
+
+    def __init__(self, failures, questions):
+        self.failures, self.questions = dict(failures), questions
+        self.finished = []
+
+    def node(self, name):
+        def run(state):
+            seen = len(state["log"])
+            answers = [interrupt((name, n)) for n in range(self.questions.get(name, 0))]
+
+            assert answers == [(name, n) for n in range(len(answers))]
+
+            if self.failures.get(name, 0) > 0:
+                self.failures[name] -= 1
+                raise Boom(name)
+            self.finished.append(name)
+            return {"log": [(name, seen)]}
+
+        return run
+
+
+def run_through(run, choose):
+    """Run, and resume after every failure and stop, until the end; answers all, or one, of what waits."""
+    given = {}
+    while True:
+        try:
+            last = run(given)
+        except NodeExecutionError:
+            given = None
+            continue
+        if not isinstance(last, InterruptionMetadata):
+            return last
+        waiting = {stop.id: tuple(stop.payload) for stop in last.interrupts}
+        given = GraphResume(waiting if choose() else dict([next(iter(waiting.items()))]))
+
+
+@settings(max_examples=examples(150))
+@given(
+    st.data(),
+    SEQUENCES,
+    st.sampled_from(["memory", "four-methods", "file"]),
+    st.sampled_from(["sync", "async", "exit"]),
+    st.sampled_from(["sync", "async"]),
+    st.sampled_from([1, 3]),
+)
+def test_a_disturbed_run_ends_as_an_undisturbed_one(tmp_path_factory, data, sequence, kind, durability, how, interval):
+    names = (f"n{n}" for n in itertools.count())
+    sequence = named(sequence, names)
+    log = expected(sequence, 0)
+    chosen = st.dictionaries(st.sampled_from([name for name, _ in log]), st.integers(1, 2), max_size=3)
+    scene = DiagramModel(data.draw(chosen, "failures"), data.draw(chosen, "questions"))
+    graph = StateGraph(LOG)
+    graph.add_edge(wired(graph, sequence, START, scene.node), END)
+
+    with open_kind(kind, tmp_path_factory.mktemp("store")) as saver:
+        compiled = graph.compile(checkpoint_saver=saver, durability=durability, checkpoint_interval=interval)
+        run = partial(invoke_final, compiled, how=how)
+        final = run_through(run, lambda: data.draw(st.booleans(), "answer all"))
+        assert saver.get(CONFIG).next_node_id == END
+
+    assert [tuple(word) for word in final.state["log"]] == log
+
+    if durability == "exit":
+        return
+
+    once = {name for name, _ in log}
+
+    if interval > 1:
+        forks = [part for part in sequence if not isinstance(part, str)]
+        branches = [branch for _, branches, _ in forks for branch in branches]
+        once = {name for branch in branches for name, _ in expected(branch, 0)}
+    for name in once:
+        assert scene.finished.count(name) == 1

@@ -13,11 +13,11 @@ from tests.support.graphs import (
     LOG,
     both,
     connect,
+    fail_once,
     invoke,
     make_chain,
     make_chain_of,
     make_graph,
-    pending_payloads,
     stored_nodes,
 )
 
@@ -75,7 +75,7 @@ def test_a_run_calls_them_in_this_order():
     def wrap(name):
         return lambda node_id, state, config, call: seen.append(f"wrap {name} {node_id}") or call()
 
-    graph = StateGraph({}).add_node("a", lambda state: seen.append("a")).add_edge(START, "a")
+    graph = make_graph({}, "START>a", a=lambda state: seen.append("a"))
     graph.add_conditional_edges("a", lambda state: seen.append("edge") or END)
     for name in ("1", "2"):
         for part in ("node", "edge"):
@@ -160,24 +160,16 @@ def of(how, function):
 
 @both
 def test_what_a_before_hook_returns_is_merged_before_the_node_and_not_stored_alone(saver, how):
-    fails = [1]
-    seen = []
-
-    def b(state):
-        seen.append(list(state["log"]))
-        if fails:
-            raise ValueError
-        return {"log": "b"}
-
+    b = fail_once(lambda state: {"log": f"b after {state['log'][-1]}"})
     graph = logs("a", b=b).add_before_call_node_hook("b", of(how, lambda node_id, state, config: {"log": "before"}))
     compiled = graph.compile(checkpoint_saver=saver)
+
     with pytest.raises(NodeExecutionError):
         invoke(compiled, {}, how=how)
-    assert [list(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)] == [["a"], []]
-    fails.clear()
-    assert invoke(compiled, None, how=how)["log"] == ["a", "before", "b"]
-    assert seen == [["a", "before"]] * 2
-    assert [list(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)] == [["a", "before", "b"], ["a"], []]
+
+    assert saver.get(CONFIG).state["log"] == ["a"]
+    assert invoke(compiled, None, how=how)["log"] == ["a", "before", "b after before"]
+    assert stored_nodes(saver) == ["b", "a", START]
 
 
 @both
@@ -190,26 +182,6 @@ def test_an_after_hook_changes_the_update_or_where_it_goes(saver, how):
     assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "after", "c"]
 
 
-@both
-def test_a_wrap_hook_may_answer_itself_call_again_or_change_what_came(saver, how):
-    runs = []
-
-    def a(state):
-        runs.append("a")
-        return {"log": "a"}
-
-    def wrap(node_id, state, config, call):
-        if "cached" in state:
-            return {"log": state["cached"]}
-        call()
-        return {**call(), "wrapped": config.thread}
-
-    compiled = logs(a=a).add_wrap_call_node_hook("a", wrap).compile(checkpoint_saver=saver)
-    assert invoke(compiled, {}, how=how) == {"log": ["a"], "wrapped": "t"}
-    assert invoke(compiled, {"cached": "c"}, how=how)["log"] == ["a", "c"]
-    assert runs == ["a", "a"]
-
-
 def test_the_limit_is_checked_before_the_hooks_of_the_node():
     ran = []
     graph = logs("a", "b").add_before_call_node_hook("b", lambda *arguments: ran.append("hook"))
@@ -218,39 +190,28 @@ def test_the_limit_is_checked_before_the_hooks_of_the_node():
     assert ran == []
 
 
-@both
-def test_a_wrap_hook_may_ask_a_human_as_the_node_may(saver, how):
-    def wrap(node_id, state, config, call):
-        answer = interrupt("really?")
-        return call() if answer else {"log": "no"}
-
-    compiled = logs("a").add_wrap_call_node_hook(wrap).compile(checkpoint_saver=saver)
-    invoke(compiled, {}, how=how)
-    assert pending_payloads(saver) == ["really?"]
-    assert invoke(compiled, GraphResume(False), how=how)["log"] == ["no"]
+GO_ON = {
+    "before": lambda node_id, state, config: None,
+    "after": lambda node_id, state, config, result: result,
+    "wrap": lambda node_id, state, config, call: call(),
+}
 
 
-@pytest.mark.parametrize("kind", ["before", "after", "wrap"])
+@pytest.mark.parametrize("kind", GO_ON)
 @pytest.mark.parametrize("part", ["node", "edge"])
 @both
 def test_a_hook_that_fails_fails_the_step_and_stores_nothing_of_it(saver, kind, part, how):
-    fails = [1]
-
-    def broken(*arguments):
-        if fails:
-            raise ValueError("broken")
-        return arguments[3]() if kind == "wrap" else arguments[3] if kind == "after" else None
-
-    graph = StateGraph(LOG).add_node("a", lambda state: {"log": "a"}).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: END)
+    broken = fail_once(GO_ON[kind], ValueError("broken"))
+    graph = make_graph(LOG, "START>a").add_conditional_edges("a", lambda state: END)
     getattr(graph, f"add_{kind}_call_{part}_hook")("a", of(how, broken))
     compiled = graph.compile(checkpoint_saver=saver)
+
     with pytest.raises(NodeExecutionError, match=r"'a'.*broken") as failed:
         invoke(compiled, {}, how=how)
+
     assert failed.value.node_id == "a"
     assert type(failed.value.__cause__) is ValueError
     assert stored_nodes(saver) == [START]
-    fails.clear()
     assert invoke(compiled, None, how=how)["log"] == ["a"]
 
 
@@ -274,28 +235,13 @@ def test_edge_hooks_update_the_state_and_redirect(saver, how):
 
 
 @both
-def test_around_an_embedded_graph_the_after_hook_gets_none(saver, how):
-    updates = []
-
-    def after(node_id, state, config, update):
-        updates.append((node_id, update))
-        return {"log": f"after {node_id}"} if node_id == "s" else update
-
-    graph = logs(s=logs("p").compile()).add_before_call_node_hook(
-        "s", of(how, lambda node_id, state, config: {"log": "before s"})
-    )
-    compiled = graph.add_after_call_node_hook(of(how, after)).compile(checkpoint_saver=saver)
-    assert invoke(compiled, {}, how=how)["log"] == ["before s", "p", "after s"]
-    assert updates == [("s", None)]
-
-
-@both
-def test_the_hook_around_an_embedded_graph_counts_once_though_it_waits(saver, how):
+def test_around_an_embedded_graph_hooks_count_once_though_it_waits_and_the_after_hook_gets_none(saver, how):
     child = logs("p", q=lambda state: {"log": interrupt("?")}).compile()
-    graph = logs(s=child).add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": "before s"}))
+    graph = logs(s=child).add_before_call_node_hook("s", of(how, lambda node_id, state, config: {"log": "before"}))
+    graph.add_after_call_node_hook(of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
     compiled = graph.compile(checkpoint_saver=saver)
     invoke(compiled, {}, how=how)
-    assert invoke(compiled, GraphResume("x"), how=how)["log"] == ["before s", "p", "x"]
+    assert invoke(compiled, GraphResume("x"), how=how)["log"] == ["before", "p", "x", "after None"]
 
 
 @both
@@ -314,12 +260,18 @@ def test_hooks_of_the_graph_inside_and_of_the_one_it_is_merged_into(saver, how):
 
 @both
 def test_in_branches_and_around_maps(saver, how):
-    graph = make_graph(LOG, "START>b b>j j>END").add_map_node("m", lambda n: {"log": n}, lambda state: range(2))
-    connect(graph, "START>m m>j")
-    graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": f"before {node_id}"}))
+    def before(node_id, state, config):
+        return {"log": f"before {node_id}", "items": [0, 1]}
+
+    def wrap(node_id, item, config, call):
+        return {"log": [f"item {item}", call()["log"]]}
+
+    graph = make_graph(LOG, "START>b b>j j>END").add_map_node("m", lambda n: {"log": n}, "items")
+    connect(graph, "START>m m>j").add_before_call_node_hook(of(how, before)).add_wrap_call_node_hook("m", wrap)
     graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
     log = invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"]
-    assert log == ["before b", "b", "before m", 0, 1, "after None", "before j", "j"]
+
+    assert log == ["before b", "b", "before m", "item 0", 0, "item 1", 1, "after None", "before j", "j"]
 
 
 def test_an_asynchronous_hook_in_a_synchronous_run(saver):
@@ -333,10 +285,10 @@ def test_an_asynchronous_hook_in_a_synchronous_run(saver):
 
 
 CALLS = {
-    "call()": lambda call, state, config: call(),
-    "call(state)": lambda call, state, config: call({**state, "n": 2}),
-    "call(state, config)": lambda call, state, config: call({**state, "n": 2}, RunnableConfig("other")),
-    "by keyword": lambda call, state, config: call(config=RunnableConfig("other"), state={**state, "n": 2}),
+    "call()": (lambda call, state: call(), (1, "t")),
+    "call(state)": (lambda call, state: call({**state, "n": 2}), (2, "t")),
+    "call(state, config)": (lambda call, state: call({**state, "n": 2}, RunnableConfig("other")), (2, "other")),
+    "by keyword": (lambda call, state: call(config=RunnableConfig("other"), state={"n": 2}), (2, "other")),
 }
 
 
@@ -344,16 +296,12 @@ def see(state, config):
     return {"seen": (state["n"], config.thread_id)}
 
 
-SEEN = {"call()": (1, "t"), "call(state)": (2, "t"), "call(state, config)": (2, "other"), "by keyword": (2, "other")}
-
-
 @pytest.mark.parametrize("way", CALLS)
 @pytest.mark.parametrize("options", [{}, {"retry": RetryPolicy()}, {"timeout": 60}], ids=["bare", "retry", "timeout"])
 def test_a_wrap_hook_may_run_the_node_with_another_state_and_config(way, options):
-    def hook(node_id, state, config, call):
-        return CALLS[way](call, state, config)
+    run_node, seen = CALLS[way]
+    graph = connect(StateGraph({}).add_node("a", see, **options), "START>a a>END")
+    graph.add_wrap_call_node_hook(lambda node_id, state, config, call: run_node(call, state))
+    graph.add_wrap_call_node_hook(lambda node_id, state, config, call: call())
 
-    graph = StateGraph({}).add_node("a", see, **options).add_edge(START, "a").add_edge("a", END)
-    graph.add_wrap_call_node_hook(hook).add_wrap_call_node_hook(lambda node_id, state, config, call: call())
-
-    assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == SEEN[way]
+    assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == seen

@@ -28,13 +28,16 @@ from graphkit import (
 )
 from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, MaxIterationsError, NodeExecutionError
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from graphkit.testing import ScriptedSaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.graphs import (
     CONFIG,
     LOG,
     Boom,
     ConcurrentCalls,
     at_checkpoint,
+    connect,
+    fail_once,
     ids_of,
     logged,
     make_chain,
@@ -50,12 +53,16 @@ PATIENCE = 60
 QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
 
 
-def mapped(action, items, **options):
-    return StateGraph(SCHEMA).add_map_node("m", action, items, **options).add_edge(START, "m").add_edge("m", END)
+def mapped(action, items, schema=SCHEMA, **options):
+    return connect(StateGraph(schema).add_map_node("m", action, items, **options), "START>m m>END")
 
 
 def double(item):
     return {"log": item * 2}
+
+
+def log_item(item):
+    return {"log": item}
 
 
 # --- items ------------------------------------------------------------------------------------------------------------
@@ -74,7 +81,6 @@ def test_any_number_of_items(saver, go, count):
 ITEMS = {
     "a key of the state": "items",
     "a list": lambda state: [1, 2],
-    "a tuple": lambda state: (1, 2),
     "a generator": lambda state: (n for n in (1, 2)),
     "a set's order is fixed once": lambda state: {1, 2},
     "the keys of a mapping": lambda state: {1: "x", 2: "y"},
@@ -118,6 +124,7 @@ def test_items_that_cannot_be_stored_are_refused_before_any_runs(tmp_path, go):
         go(hooked.compile(checkpoint_saver=FileSystemSaver(tmp_path / "single", fsync="never")), {})
     assert runs == []
     go(graph.compile(), {})  # without a saver there is nothing to store
+
     assert len(runs) == 2
 
 
@@ -166,37 +173,11 @@ def test_asynchronous_items(saver):
     assert asyncio.run(main())["log"] == [0, 1, 2]
 
 
-def test_hooks_are_around_the_node_and_wraps_around_each_item(saver, go):
-    calls = []
-
-    def before(node, state, config):
-        calls.append("before")
-        return {"items": [1, 2]}
-
-    def after(node, state, config, update):
-        calls.append(("after", update))
-        return {"log": "!"}
-
-    def wrap(node, item, config, call):
-        calls.append(item)
-        return call()
-
-    graph = mapped(double, "items").add_before_call_node_hook("m", before)
-    graph.add_after_call_node_hook("m", after).add_wrap_call_node_hook("m", wrap)
-
-    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [2, 4, "!"]
-    assert calls[0] == "before"
-    assert sorted(calls[1:3]) == [1, 2]
-    assert calls[3] == ("after", None)
-
-
 def test_a_map_counts_as_one_node(go):
-    graph = mapped(double, lambda state: range(5)).compile()
-    assert logged(go(graph, {}, RunnableConfig(max_iterations=1))) == [0, 2, 4, 6, 8]
-    chain = StateGraph(SCHEMA).add_node("a", lambda state: None).add_map_node("m", double, "items").add_edge(START, "a")
-    graph = chain.add_edge("a", "m").add_edge("m", END).compile()
-    with pytest.raises(MaxIterationsError):
-        go(graph, {}, RunnableConfig(max_iterations=1))
+    graph = connect(StateGraph(SCHEMA).add_map_node("m", double, "items").add_node("z", double), "START>m m>z z>END")
+    with pytest.raises(MaxIterationsError) as failed:
+        go(graph.compile(), {"items": range(5)}, RunnableConfig(max_iterations=1))
+    assert failed.value.node_id == "z"
 
 
 # --- failures, questions, effects -------------------------------------------------------------------------------------
@@ -224,26 +205,14 @@ def test_a_failing_item_repeats_alone(saver, go, durability):
     assert sorted(runs) == [0, 1, 1, 2, 3]
 
 
-class OneAtATime(SaverWrapper):
-    """Two at once that read what is recorded, add to it and put it back, would lose one of the two."""
-
-    def __init__(self, delegate):
-        super().__init__(delegate)
-        self.inside = threading.Lock()
-        self.most = 0
-
-    def put_writes(self, config, writes):
-        assert self.inside.acquire(blocking=False), "two record at once"
-        try:
-            for _ in range(200):
-                os.sched_yield()
-            self.delegate.put_writes(config, writes)
-        finally:
-            self.inside.release()
-
-
 def test_many_threads_record_at_once_and_none_is_lost(saver, go):
-    effects, broken = [], [True]
+    """Two at once that read what is recorded, add to it and put it back, would lose one of the two."""
+    effects, broken, inside = [], [True], threading.Lock()
+
+    def enter():
+        assert inside.acquire(blocking=False), "two record at once"
+        for _ in range(200):
+            os.sched_yield()
 
     def action(item, config):
         results = [config.once(f"{n}", lambda n=n: effects.append((item, n)) or n) for n in range(3)]
@@ -251,7 +220,9 @@ def test_many_threads_record_at_once_and_none_is_lost(saver, go):
             raise Boom
         return {"log": results}
 
-    graph = mapped(action, lambda state: range(20)).compile(checkpoint_saver=OneAtATime(saver))
+    scripted = ScriptedSaver(saver).on("put_writes", enter, times=None)
+    scripted.on("put_writes", inside.release, times=None, late=True)
+    graph = mapped(action, lambda state: range(20)).compile(checkpoint_saver=scripted)
     with pytest.raises(NodeExecutionError):
         go(graph, {})
     broken.clear()
@@ -308,9 +279,9 @@ def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, go):
 def test_the_max_concurrency_of_a_config_bounds_branches_and_items(go, shape):
     calls = ConcurrentCalls(2)
     if shape == "fork":
-        graph = StateGraph(SCHEMA)
-        for name in "abcdef":
-            graph.add_node(name, lambda state: {"log": calls("x")}).add_edge(START, name).add_edge(name, END)
+        graph = make_graph(
+            SCHEMA, "START>a,b,c,d a>END b>END c>END d>END", lambda name: lambda state: {"log": calls(name)}
+        )
     else:
         limit = 5 if "higher" in shape else None
         graph = squares(range(6), lambda n: {"log": calls(n)}, max_concurrency=limit)
@@ -328,14 +299,11 @@ def test_a_max_concurrency_that_is_refused(limit):
 
 def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):
     ran = []
-    fails = [True]
+    actions = [log_item, log_item, fail_once(log_item), log_item, log_item]
 
     def action(n):
         ran.append(n)
-        if n == 2 and fails:
-            fails.pop()
-            raise Boom
-        return {"log": n}
+        return actions[n](n)
 
     app = squares(range(5), action, max_concurrency=1).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
@@ -357,8 +325,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failing_item_is_named_by_its_index(fault):
     action, words = FAULTS[fault]
-    graph = StateGraph({**SCHEMA, "strict": Channels.base(lambda old, new: int(new))})
-    graph.add_map_node("m", action, lambda state: range(4)).add_edge(START, "m").add_edge("m", END)
+    graph = mapped(action, lambda state: range(4), {**SCHEMA, "strict": Channels.base(lambda old, new: int(new))})
     with pytest.raises(GraphRunnerError, match=words) as failed:
         graph.compile().invoke({})
     assert failed.value.node_id == "m"
@@ -373,10 +340,11 @@ def overwrites_of(events):
 
 def test_branches_that_write_the_same_plain_key_are_reported_and_the_last_edge_wins():
     events = []
-    graph = StateGraph({**SCHEMA, "list": Channels.base(None, list)})
-    for name in "ab":
-        graph.add_node(name, lambda state, name=name: {"plain": name, "list": [name], "log": name, f"only {name}": 1})
-        graph.add_edge(START, name).add_edge(name, END)
+
+    def make_node(name):
+        return lambda state: {"plain": name, "list": [name], "log": name, f"only {name}": 1}
+
+    graph = make_graph({**SCHEMA, "list": Channels.base(None, list)}, "START>a,b a>END b>END", make_node)
     state = graph.compile(observers=[events.append]).invoke({})
     assert state["plain"] == "b"
     assert state["list"] == ["b"]
@@ -422,60 +390,29 @@ def read(document):
     return {"read": [document]}
 
 
-def test_each_finished_item_is_reported_to_the_stream():
-    def label(document):
-        return f"document {document}"
-
-    app = graph_of(lambda document: {"read": [document]}, label=label).compile()
-
-    items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
-
-    assert [item.done for item in items] == [1, 2, 3, 4]
-    for item in items:
-        assert type(item) is MapProgress
-        assert item.node_id == "read"
-        assert item.total == 4
-    labels = {item.index: item.label for item in items}
-    assert labels == dict(enumerate(map(label, DOCUMENTS)))
-
-
-def test_progress_arrives_while_other_items_run():
-    async def main():
-        seen = asyncio.Event()
-
-        async def wait_for_the_first(document):
-            if document != "a":
-                await asyncio.wait_for(seen.wait(), PATIENCE)
-
-        app = graph_of(wait_for_the_first).compile()
-        async for item in app.astream({"documents": DOCUMENTS}, stream_mode="custom"):
-            if item.index == 0:
-                seen.set()
-        assert seen.is_set()
-
-    asyncio.run(main())
-
-
 def branches_of(events):
     data = [event.data for event in events if event.type == "parallel.branch"]
     return sorted((each["index"], each["total"], each.get("label")) for each in data)
 
 
-def test_observers_get_index_total_and_label():
+def test_each_finished_item_is_reported_to_the_stream_and_to_observers():
     events = []
     app = graph_of(lambda document: {}, label=str.upper).compile(observers=events.append)
-    app.invoke({"documents": ["a", "b"]})
-    assert branches_of(events) == [(0, 2, "A"), (1, 2, "B")]
+
+    items = list(app.stream({"documents": DOCUMENTS}, stream_mode="custom"))
+
+    assert {type(item) for item in items} == {MapProgress}
+    assert [(item.node_id, item.done, item.total) for item in items] == [("read", done, 4) for done in (1, 2, 3, 4)]
+
+    labels = sorted((item.index, item.label) for item in items)
+
+    assert labels == [(0, "A"), (1, "B"), (2, "C"), (3, "D")]
+    assert branches_of(events) == [(index, 4, label) for index, label in labels]
+
     events.clear()
     make_graph({}, "START>a,b a>END b>END", lambda name: lambda state: None).compile(observers=events.append).invoke({})
+
     assert branches_of(events) == [(0, 2, None), (1, 2, None)]
-
-
-def test_retries_come_before_a_failure_is_collected():
-    attempts = []
-    app = collecting(lambda document: attempts.append(document) or read("b"), retry=QUICK).compile()
-    assert len(app.invoke({"documents": ["b"]})["failed"]) == 1
-    assert attempts == ["b"] * 3
 
 
 @pytest.mark.parametrize("make", [FileSystemSaver, lambda path: SqliteSaver(path / "db")])
@@ -487,23 +424,6 @@ def test_failures_are_handed_over_and_kept_and_the_others_finish(tmp_path, make)
     with make(tmp_path) as saver:
         assert saver.get("t").state["failed"] == state["failed"]
     assert collecting(read).compile().invoke({"documents": ["a"]})["failed"] == []
-
-
-def test_a_collected_failure_does_not_run_again_after_a_stop():
-    ran = []
-
-    def action(document):
-        ran.append(document)
-        if document == "a":
-            interrupt("go on?")
-        return read(document)
-
-    app = collecting(action).compile(checkpointer=MemorySaver())
-    app.invoke({"documents": DOCUMENTS}, "t")
-    state = app.invoke(GraphResume(True), "t")
-
-    assert sorted(ran) == ["a", "a", "b", "c", "d"]
-    assert [failure.index for failure in state["failed"]] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -520,24 +440,28 @@ def test_a_failing_label_fails_the_node():
         graph_of(lambda document: {}, label=lambda document: 1 / 0).compile().invoke({"documents": ["a"]})
 
 
-def test_an_item_that_waits_does_not_run_again_while_others_are_answered():
+def test_an_item_that_waits_and_one_that_failed_do_not_run_again_while_others_are_answered():
     ran = []
 
     def action(document):
         ran.append(document)
+        if document == "d":
+            raise OSError
         return {"read": [f"{document}: {interrupt(document)}"]}
 
-    app = graph_of(action).compile(checkpointer=MemorySaver())
-    ids = ids_of(app.invoke({"documents": ["a", "b", "c"]}, "t"))
-    assert sorted(ran) == ["a", "b", "c"]
+    app = collecting(action, retry=QUICK).compile(checkpointer=MemorySaver())
+    ids = ids_of(app.invoke({"documents": DOCUMENTS}, "t"))
+    assert sorted(ran) == ["a", "b", "c", "d", "d", "d"]  # collected after three attempts
 
+    ran.clear()
     state = app.invoke(GraphResume({ids["a"]: "yes", ids["c"]: "no"}), "t")
-    assert sorted(ran[3:]) == ["a", "c"]
+    assert sorted(ran) == ["a", "c"]
     assert payloads_of(state) == ["b"]
 
     state = app.invoke(GraphResume("maybe"), "t")
-    assert ran[5:] == ["b"]
+    assert ran[2:] == ["b"]
     assert state["read"] == ["a: yes", "b: maybe", "c: no"]
+    assert [failure.index for failure in state["failed"]] == [3]
 
 
 # --- what a map records, and when -------------------------------------------------------------------------------------
@@ -559,6 +483,11 @@ class Crash:
         with self.lock:
             if not (self.directory / "left").exists():
                 shutil.copytree(self.directory / "store", self.directory / "left")
+
+    def log(self, item):
+        """Log an item, at which the process dies."""
+        self.here()
+        return {"log": item}
 
     def left(self):
         return FileSystemSaver(self.directory / "left", fsync="never")
@@ -645,11 +574,7 @@ def test_a_single_item_is_recorded_before_it_is_sent_to_another_process(go, cras
 
 
 def test_a_single_item_of_the_state_is_found_there_again(go, crash):
-    def action(item):
-        crash.here()
-        return {"log": item}
-
-    graph = mapped(action, "items")
+    graph = mapped(crash.log, "items")
     assert logged(go(graph.compile(checkpoint_saver=crash.saver), {"items": ["one"]})) == ["one"]
     assert crash.left().get_writes(CONFIG) == {}
     assert logged(go(graph.compile(checkpoint_saver=crash.left()), None)) == ["one"]
@@ -658,12 +583,7 @@ def test_a_single_item_of_the_state_is_found_there_again(go, crash):
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_items_are_recorded_before_one_runs(go, crash, count):
     items = Items(count)
-
-    def action(item):
-        crash.here()
-        return {"log": item}
-
-    graph = mapped(action, items)
+    graph = mapped(crash.log, items)
     go(graph.compile(checkpoint_saver=crash.saver), {})
     go(graph.compile(checkpoint_saver=crash.left()), None)
     assert items.asked == 1
@@ -682,21 +602,19 @@ def test_all_results_are_recorded_where_other_code_runs_before_the_checkpoint(go
         crash.here()
 
     graph = StateGraph(SCHEMA).add_map_node("m", action, items).add_node("z", other)
-    interval = 1
+    connect(graph, "START>m z>END")
     if where == "after hook":
-        graph.add_after_call_node_hook("m", other).add_edge(START, "m").add_edge("m", "z")
+        connect(graph, "m>z").add_after_call_node_hook("m", other)
     elif where == "edge":
-        graph.add_edge(START, "m").add_conditional_edges("m", lambda state: other() or "z", ["z"])
+        graph.add_conditional_edges("m", lambda state: other() or "z", ["z"])
     elif where == "branch":
-        graph.add_node("b", lambda state: None).add_edge(START, "m").add_edge(START, "b")
-        graph.add_node("after m", other).add_edge("m", "after m").add_edge("after m", "z").add_edge("b", "z")
+        graph.add_node("b", lambda state: None).add_node("n", other)
+        connect(graph, "START>b m>n n>z b>z")
     else:
-        interval = 10
-        graph.add_edge(START, "m").add_edge("m", "z")
-    graph.add_edge("z", END)
+        connect(graph, "m>z")
 
     def compiled(saver):
-        return graph.compile(checkpoint_saver=saver, checkpoint_interval=interval)
+        return graph.compile(checkpoint_saver=saver, checkpoint_interval=10 if where == "every ten steps" else 1)
 
     expected = [f"1.{number}" for number in range(count)]
     assert logged(go(compiled(crash.saver), {})) == expected
@@ -716,8 +634,7 @@ def test_the_last_result_is_recorded_if_the_merge_fails(go):
         runs.append(item)
         return {"log": item}
 
-    graph = StateGraph({"log": Channels.base(reduce)}).add_map_node("m", action, Items(2))
-    compiled = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver)
+    compiled = mapped(action, Items(2), {"log": Channels.base(reduce)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="broken"):
         go(compiled, {})
     broken.clear()

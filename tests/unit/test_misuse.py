@@ -39,12 +39,28 @@ async def answer_later(*_):
 
 
 @pytest.mark.parametrize(
+    ("take", "words"),
+    [
+        (lambda: Channel(reducer=answer_later), "reducer must be a plain function"),
+        (lambda: Channel(default=answer_later), "default must be a plain function"),
+        (lambda: any_of(answer_later), "asynchronous"),
+        (lambda: RetryPolicy(retry_on=answer_later), "asynchronous"),
+        (lambda: RetentionPolicy(max_bytes=1, on_limit=answer_later), "asynchronous"),
+        (lambda: AuditedSaver(MemorySaver(), answer_later), r"log .* must be a plain function"),
+        (lambda: SubjectKeys({"k": b"k" * 32}, key_for=answer_later), "key_for must be a plain function"),
+    ],
+)
+def test_an_async_function_that_nothing_would_await_is_refused(take, words):
+    with pytest.raises((TypeError, CheckpointerConfigurationError), match=words):
+        take()
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("checkpoint_when", answer_later),
         ("migrations", [answer_later]),
         ("migrations", "rename"),
-        ("checkpoint_interval", 1.5),
         ("checkpoint_interval", float("nan")),
         ("checkpoint_interval", -1),
         ("checkpoint_interval", "1"),
@@ -55,31 +71,9 @@ def test_a_graph_refuses_options_that_would_be_ignored(name, value):
         CompileConfig(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["reducer", "default"])
-def test_a_channel_does_not_put_coroutines_into_the_state(name):
-    with pytest.raises(TypeError, match=f"{name} must be a plain function"):
-        Channel(**{name: answer_later})
-
-
-def test_a_predicate_of_steps_is_not_asynchronous():
-    with pytest.raises(TypeError, match="asynchronous"):
-        any_of(answer_later)
-
-
-def test_a_predicate_of_errors_is_not_asynchronous():
-    with pytest.raises(TypeError, match="asynchronous"):
-        RetryPolicy(retry_on=answer_later)
-
-
-def test_the_alert_of_a_policy_is_not_asynchronous():
-    with pytest.raises(CheckpointerConfigurationError, match="asynchronous"):
-        RetentionPolicy(max_bytes=1, on_limit=answer_later)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("concurrency", 1.5),
         ("concurrency", float("nan")),
         ("concurrency", True),
         ("on_output", 5),
@@ -94,17 +88,7 @@ def test_a_worker_refuses_options_before_it_takes_a_run(name, value):
         Worker(saver, app, **{name: value})
 
 
-def test_an_audit_is_not_sent_to_an_async_function_that_nothing_awaits():
-    with pytest.raises(CheckpointerConfigurationError, match=r"log .* must be a plain function"):
-        AuditedSaver(MemorySaver(), answer_later)
-
-
-def test_a_key_is_not_chosen_by_an_async_function():
-    with pytest.raises(CheckpointerConfigurationError, match="key_for must be a plain function"):
-        SubjectKeys({"k": b"k" * 32}, key_for=answer_later)
-
-
-@pytest.mark.parametrize("given", [None, "runs", MemorySaver])
+@pytest.mark.parametrize("given", [None, "postgresql://me:secret@host/runs", MemorySaver])
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -114,23 +98,15 @@ def test_a_key_is_not_chosen_by_an_async_function():
         lambda given: AuditedSaver(given, print),
     ],
 )
-def test_a_wrapper_takes_only_a_saver(wrap, given):
-    with pytest.raises(CheckpointerConfigurationError, match="wraps a saver"):
+def test_a_wrapper_takes_only_a_saver_and_does_not_show_what_else_it_was_given(wrap, given):
+    with pytest.raises(CheckpointerConfigurationError, match="wraps a saver") as caught:
         wrap(given)
+    assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: SubjectKeys({}, key_for={"k": b"secret" * 6}),
-        lambda: AuditedSaver("postgresql://me:secret@host/runs", print),
-        lambda: AccessControlledSaver("postgresql://me:secret@host/runs", lambda *_: True),
-    ],
-)
-def test_an_error_about_a_wrong_object_does_not_show_what_is_in_it(make):
+def test_an_error_about_a_wrong_object_does_not_show_what_is_in_it():
     with pytest.raises(CheckpointerConfigurationError) as caught:
-        make()
-
+        SubjectKeys({}, key_for={"k": b"secret" * 6})
     assert "secret" not in str(caught.value)
 
 
@@ -148,7 +124,6 @@ def test_the_limits_of_an_audit_log_are_whole_numbers(tmp_path, name, value):
         lambda saver: operations.submit(saver, {1: 2}, "new"),
         lambda saver: schedules.add(saver, "n", "* * * * *", {1: 2}),
     ],
-    ids=["update", "submit", "schedule"],
 )
 def test_an_update_that_no_graph_could_merge_is_not_stored(store):
     saver = MemorySaver()
@@ -179,10 +154,9 @@ def test_one_id_is_not_copied_or_exported_as_its_letters():
     saver = MemorySaver()
     for thread in "ab":
         saver.put(thread, made({}))
-    with pytest.raises(TypeError, match="pass \\['ab'\\]"):
-        copy_threads(saver, MemorySaver(), "ab")
-    with pytest.raises(TypeError, match="pass \\['ab'\\]"):
-        next(export_threads(saver, "ab"))
+    for take in (lambda: copy_threads(saver, MemorySaver(), "ab"), lambda: next(export_threads(saver, "ab"))):
+        with pytest.raises(TypeError, match=r"pass \['ab'\]"):
+            take()
 
 
 def test_an_export_takes_each_thread_once_from_any_iterable():
@@ -203,6 +177,7 @@ def test_a_copy_with_a_local_time_leaves_out_a_deadline_that_has_passed():
     local = datetime(2100, 1, 1)  # noqa: DTZ001
     operations.fork(saver, "t", "fork", created_at=local)
     operations.rollback(saver, RunnableConfig("t", saver.get("t").id), created_at=local)
+
     for thread in ("t", "fork"):
         (waiting,) = saver.interrupts(thread)
         assert waiting.deadline is None

@@ -1,6 +1,5 @@
 """interrupt() inside a node: asking, answering, asking again."""
 
-import asyncio
 import pickle
 from contextlib import suppress
 
@@ -19,21 +18,25 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from tests.support.graphs import CONFIG, LOG, at_checkpoint, make_chain, payloads_of, pending_ids, pending_payloads
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    at_checkpoint,
+    fail_once,
+    invoke,
+    make_chain,
+    make_chain_of,
+    make_graph,
+    make_map,
+    payloads_of,
+    pending_ids,
+    pending_payloads,
+)
 
 
-def asking(*questions, before=None, after=None):
+def asking(*questions):
     """A graph a -> ask -> z; `ask` asks the questions in turn and logs the answers."""
-
-    def ask(state):
-        if before:
-            before()
-        answers = [interrupt(question) for question in questions]
-        if after:
-            after()
-        return {"log": answers}
-
-    return make_chain(LOG, a=lambda s: {"log": "a"}, ask=ask, z=lambda s: {"log": "z"})
+    return make_chain_of(LOG, {}, "a", "ask", "z", ask=lambda state: {"log": [interrupt(each) for each in questions]})
 
 
 def run(compiled, given=None, config=CONFIG):
@@ -48,26 +51,21 @@ def test_a_question_stops_the_run_and_its_answer_is_returned(saver):
     assert stop.state["log"] == ["a"]
     assert list(stop.interrupts) == [stop]
     (pending,) = saver.interrupts("t")
-    for each in (stop, pending):
-        assert each.node_id == "ask"
-        assert each.when == "inside"
-        assert each.payload == "ok?"
-        assert each.id == stop.id
     (shown,) = compiled.get_state(CONFIG).interrupts
-    assert shown.id == stop.id
+    for each in (stop, pending, shown):
+        assert (each.node_id, each.when, each.payload, each.id) == ("ask", "inside", "ok?", stop.id)
     assert len(saver.list(CONFIG)) == 2  # the stop itself stores no checkpoint
     assert pending.checkpoint_id == saver.get(CONFIG).id
 
     end = run(compiled, GraphResume("yes"))
-    assert end.is_end
+
     assert end.state["log"] == ["a", "yes", "z"]
     assert saver.interrupts("t") == []
     assert len(saver.list(CONFIG)) == 4
 
 
 def test_several_questions_are_asked_in_turn_and_answers_replayed_in_order(saver):
-    started = []
-    compiled = asking("q1", "q2", "q3", before=lambda: started.append(1)).compile(checkpoint_saver=saver)
+    compiled = asking("q1", "q2", "q3").compile(checkpoint_saver=saver)
     stop = run(compiled, {})
 
     for number in (1, 2, 3):
@@ -76,36 +74,28 @@ def test_several_questions_are_asked_in_turn_and_answers_replayed_in_order(saver
         stop = run(compiled, GraphResume(f"a{number}"))
 
     assert stop.state["log"] == ["a", "a1", "a2", "a3", "z"]
-    assert len(started) == 4
 
 
 def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     payloads = iter(["first", "second", "third"])
-
-    def ask(state):
-        return {"answer": interrupt(next(payloads))}
-
-    compiled = make_chain({}, ask=ask).compile(checkpoint_saver=saver)
+    compiled = make_chain({}, ask=lambda state: {"answer": interrupt(next(payloads))}).compile(checkpoint_saver=saver)
     first = run(compiled, {})
     since = saver.interrupts("t")[0].created_at
     again = run(compiled, GraphResume())
+
     assert (again.id, again.payload) == (first.id, "second")
+
     (waiting,) = saver.interrupts("t")
+
     assert (waiting.id, waiting.payload, waiting.created_at) == (first.id, "second", since)
     assert run(compiled, GraphResume(1)).state["answer"] == 1
 
 
 @pytest.mark.parametrize("answer", [None, False, 0, "", {}, [], {"not": "an id"}, [1, {"x": 2}]])
 def test_any_value_is_an_answer(saver, answer):
-    seen = []
-
-    def ask(state):
-        seen.append(interrupt())
-
-    compiled = make_chain({}, ask=ask).compile(checkpoint_saver=saver)
+    compiled = make_chain({}, ask=lambda state: {"answer": interrupt()}).compile(checkpoint_saver=saver)
     run(compiled, {})
-    assert run(compiled, GraphResume(answer)).is_end
-    assert seen == [answer]
+    assert run(compiled, GraphResume(answer)).state["answer"] == answer
 
 
 def test_an_answer_is_read_only_the_first_time_too(saver):
@@ -118,21 +108,16 @@ def test_an_answer_is_read_only_the_first_time_too(saver):
 
 
 def test_an_answer_given_twice_is_refused(saver):
-    broken = [True]
-
-    def crash():
-        if broken:
-            raise KeyboardInterrupt
-
-    compiled = asking("q", after=crash).compile(checkpoint_saver=saver)
+    log_answer = fail_once(lambda answer: {"log": answer}, KeyboardInterrupt)
+    compiled = make_chain(LOG, ask=lambda state: log_answer(interrupt("q"))).compile(checkpoint_saver=saver)
     run(compiled, {})
     with pytest.raises(KeyboardInterrupt):
         run(compiled, GraphResume("one"))
+
     assert saver.interrupts("t") == []
     with pytest.raises(GraphRunnerError, match="nothing waits"):
         run(compiled, GraphResume("two"))
-    broken.clear()
-    assert run(compiled).state["log"] == ["a", "one", "z"]
+    assert run(compiled).state["log"] == ["one"]
 
 
 def test_an_update_alone_asks_again_and_is_kept(saver):
@@ -164,28 +149,14 @@ def test_time_travel_to_an_answered_question_asks_again_or_takes_a_new_answer_an
         assert run(compiled, GraphResume(answer), config).payload == "q2"
         assert run(compiled, GraphResume("new2")).state["log"] == ["a", answer, "new2", "z"]
     end = run(compiled, GraphResume({first: "x1", second: "x2"}), asked_at)
+
     assert end.state["log"] == ["a", "x1", "x2", "z"]
     assert list(saver.list(CONFIG))[-len(before) :] == before
     assert saver.get_writes(asked_at) == record
 
 
-def test_a_broad_except_lets_a_question_pass(saver):
-    def ask(state):
-        try:
-            return {"log": interrupt("q")}
-        except Exception:  # noqa: BLE001 - as careless users write it
-            return {"log": "swallowed"}
-
-    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
-    assert run(compiled, {}).payload == "q"
-    assert run(compiled, GraphResume("yes")).state["log"] == ["yes"]
-
-
 def test_a_node_may_raise_the_interrupt_itself(saver):
-    def ask(state):
-        raise GraphInterrupt({"why": "by hand"})
-
-    graph = make_chain({}, ask=ask)
+    graph = make_chain({}, ask=fail_once(lambda state: {}, GraphInterrupt({"why": "by hand"})))
     assert run(graph.compile(checkpoint_saver=saver), {}).payload == {"why": "by hand"}
 
 
@@ -194,14 +165,9 @@ def test_outside_a_node_an_interrupt_is_refused():
         interrupt("q")
 
 
-@pytest.mark.parametrize("raised", [GraphInterrupt("q"), None])
-def test_an_edge_cannot_ask(saver, raised):
-    def edge(state):
-        if raised:
-            raise raised
-        return interrupt("q")
-
-    graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a").add_conditional_edges("a", edge)
+@pytest.mark.parametrize("edge", [fail_once(interrupt, GraphInterrupt("q")), lambda state: interrupt("q")])
+def test_an_edge_cannot_ask(saver, edge):
+    graph = make_graph({}, "START>a").add_conditional_edges("a", edge)
     with pytest.raises(NodeExecutionError, match="edge of 'a'"):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
 
@@ -228,20 +194,6 @@ def test_a_run_inside_a_node_has_questions_of_its_own(saver):
     assert run(compiled, GraphResume(2)).state["log"] == [1, "inner", 2]
 
 
-def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
-    done = []
-
-    def ask(state):
-        if not done:
-            done.append(compiled.update_state(CONFIG, {"log": "from inside"}))
-        return {"log": interrupt("q")}
-
-    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
-    run(compiled, {})
-    assert pending_payloads(saver) == ["q"]
-    assert run(compiled, GraphResume("yes")).is_end
-
-
 def test_a_stop_pickles_with_its_payload():
     raised = GraphInterrupt({"q": 1})
     assert pickle.loads(pickle.dumps(raised)).payload == {"q": 1}
@@ -256,7 +208,7 @@ class Gate(InterruptableAction):
     def __init__(self, result=None):
         self.asked = 0
         self.runs = 0
-        self.result = {"reason": "no go yet"} if result is None else result
+        self.result = result or {"reason": "no go yet"}
 
     def interrupt(self, node_id, state, config):
         assert (node_id, config.thread_id) == ("gate", "t")
@@ -276,19 +228,15 @@ def test_an_action_is_asked_each_time_after_a_resume_too(saver):
     gate = Gate()
     compiled = gated(gate, checkpoint_saver=saver)
     stop = run(compiled, {})
-    assert stop.node_id == "gate"
-    assert stop.when == "action"
+
+    assert (stop.node_id, stop.when) == ("gate", "action")
     assert stop.reason() == "no go yet"
     assert stop.metadata == {"reason": "no go yet"}
-    again = run(compiled)
-    assert again.id == stop.id
+    assert run(compiled).id == stop.id
     assert (gate.asked, gate.runs) == (2, 0)
-    assert len(saver.interrupts("t")) == 1
-    end = run(compiled, GraphResume({"go": True}))
-    assert end.is_end
+    assert pending_ids(saver) == [stop.id]
+    assert run(compiled, GraphResume({"go": True})).state["log"] == ["gate"]
     assert (gate.asked, gate.runs) == (3, 1)
-    assert end.state["log"] == ["gate"]
-    assert len(saver.list(CONFIG)) == 2
 
 
 def test_an_action_may_return_whole_metadata(saver):
@@ -304,24 +252,11 @@ def test_an_action_that_returns_something_else_is_an_error(saver, result):
 
 
 def test_an_action_without_a_result_is_an_error(saver):
-    class Broken(Gate):
-        def interrupt(self, node_id, state, config):
-            raise OSError("no line")
-
-    gate = Broken()
+    gate = Gate()
+    gate.interrupt = fail_once(gate.interrupt, OSError("no line"))
     with pytest.raises(NodeExecutionError, match="no line"):
         run(gated(gate, checkpoint_saver=saver), {})
     assert gate.runs == 0
-
-
-def test_an_asynchronous_question_needs_an_asynchronous_run(saver):
-    class Later(Gate):
-        async def interrupt(self, node_id, state, config):
-            return None
-
-    with pytest.raises(GraphRunnerError, match="astream"):
-        run(gated(Later(), checkpoint_saver=saver), {})
-    assert saver.get(CONFIG) is None
 
 
 # --- interrupts that a node swallows ----------------------------------------------------------------------------------
@@ -349,30 +284,33 @@ def test_a_swallowed_interrupt_is_an_error_that_names_the_node(saver, options):
     assert app.get_state(CONFIG).interrupts == ()
 
 
-def test_a_swallowed_interrupt_in_a_branch_a_map_and_a_generator_and_asynchronously():
-    def item(value):
-        with suppress(BaseException):
-            interrupt(value)
+def swallow(item):
+    with suppress(BaseException):
+        interrupt(item)
 
-    def chunks(state):
-        yield "chunk"
-        with suppress(BaseException):
-            interrupt("?")
 
-    async def later(state):
-        item(state)
+def swallow_between_chunks(state):
+    yield "chunk"
+    swallow("?")
 
-    for how, add in {
-        "map": lambda graph: graph.add_map_node("ask", item, lambda state: [1, 2]),
-        "generator": lambda graph: graph.add_node("ask", chunks),
-        "branch": lambda graph: (
-            graph.add_node("ask", item).add_node("b", lambda s: None).add_edge(START, "b").add_edge("b", END)
-        ),
-        "async": lambda graph: graph.add_node("ask", later),
-    }.items():
-        graph = add(StateGraph(LOG)).add_edge(START, "ask").add_edge("ask", END)
-        with pytest.raises(NodeExecutionError, match="'ask' caught the GraphInterrupt"):
-            asyncio.run(graph.compile().ainvoke({})) if how == "async" else graph.compile().invoke({})
+
+async def swallow_later(state):
+    swallow("?")
+
+
+@pytest.mark.parametrize(
+    ("graph", "how"),
+    [
+        (make_map(swallow, [1, 2]), "sync"),
+        (make_graph(LOG, "START>m,b m>END b>END", m=swallow), "sync"),
+        (make_chain(m=swallow_between_chunks), "sync"),
+        (make_chain(m=swallow_later), "async"),
+    ],
+    ids=["map", "branch", "generator", "async"],
+)
+def test_a_swallowed_interrupt_is_an_error_wherever_it_was(graph, how):
+    with pytest.raises(NodeExecutionError, match="'m' caught the GraphInterrupt"):
+        invoke(graph.compile(), {}, how=how)
 
 
 def test_an_error_raised_out_of_an_interrupt_names_both():
@@ -387,12 +325,14 @@ def test_an_error_raised_out_of_an_interrupt_names_both():
         graph.compile().invoke({})
 
 
-def test_an_interrupt_that_is_caught_and_raised_again_is_none(saver):
+def test_except_exception_catches_no_interrupt_and_a_clean_up_that_raises_it_again_swallows_none(saver):
     cleaned = []
 
     def node(state):
         try:
             return {"log": interrupt("ok?")}
+        except Exception:  # noqa: BLE001 - as careless users write it
+            return {"log": "swallowed"}
         except BaseException:
             cleaned.append(1)
             raise

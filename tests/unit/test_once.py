@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
+from graphkit import END, GraphResume, RetryPolicy, interrupt
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, at_checkpoint, both, invoke, make_chain
+from tests.support.graphs import CONFIG, LOG, Killed, at_checkpoint, both, fail_once, invoke, make_chain, make_graph
 
 pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
@@ -42,13 +42,6 @@ class Charge:
         return {"log": [done] if said is None else [done, said]}
 
 
-def raises(error):
-    def then():
-        raise error
-
-    return then
-
-
 stored_somehow = pytest.mark.parametrize(
     "options",
     [
@@ -67,8 +60,6 @@ stored_somehow = pytest.mark.parametrize(
 @both
 def test_a_death_does_not_repeat_it(options, how):
     store = MemorySaver()
-    charge = Charge()
-    graph = make_chain(a=lambda state: {"log": "a"}, b=charge)
     dying = ScriptedSaver(store)
 
     def die():
@@ -76,22 +67,21 @@ def test_a_death_does_not_repeat_it(options, how):
             dying.fail(method, Killed(), times=None)
         raise Killed
 
-    charge.then = die
+    charge = Charge(die)
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge)
     with pytest.raises(Killed):
         invoke(graph.compile(checkpoint_saver=dying, **options), {}, how=how)
     charge.then = lambda: None
     assert invoke(graph.compile(checkpoint_saver=store, **options), None, how=how)["log"] == ["a", 1]
-    assert charge.effect.count == 1
     assert len(set(charge.keys)) == 1
 
 
 @both
 def test_a_death_in_a_subgraph_does_not_repeat_it(saver, how):
-    charge = Charge(raises(Killed()))
+    charge = Charge(fail_once(lambda: None, Killed))
     graph = make_chain(s=make_chain(t=make_chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
     with pytest.raises(Killed):
         invoke(graph, {}, how=how)
-    charge.then = lambda: None
     assert invoke(graph, None, how=how)["log"] == [1]
     assert len(set(charge.keys)) == 1
 
@@ -101,51 +91,37 @@ def test_a_death_in_a_subgraph_does_not_repeat_it(saver, how):
 def test_a_question_does_not_repeat_it(saver, options, how):
     charge = Charge(lambda: interrupt("ok?"))
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
-    invoke(graph, {}, how=how)
-
-    invoke(graph, None, how=how)
-
+    for given in ({}, None):
+        invoke(graph, given, how=how)
     assert invoke(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
-    assert charge.effect.count == 1
     assert len(charge.keys) == 3
     assert len(set(charge.keys)) == 1
 
 
 @both
-def test_a_retry_does_not_repeat_it_and_keeps_its_key(saver, how):
-    failures = [ValueError(), ValueError()]
-    charge = Charge(lambda: raises(failures.pop())() if failures else None)
-    retry = RetryPolicy(initial_delay=0, jitter=False)
-
-    graph = make_chain(LOG, a=charge).compile(checkpoint_saver=saver, retry=retry)
-
-    assert invoke(graph, {}, how=how)["log"] == [1]
-    assert charge.effect.count == 1
-    assert len(charge.keys) == 3
-    assert len(set(charge.keys)) == 1
-
-
-def test_the_number_of_the_attempt_begins_with_one_again_after_a_resume(saver):
+def test_a_retry_does_not_repeat_it_and_after_a_resume_attempts_are_counted_from_one_again(saver, how):
     attempts = []
 
     def fail_thrice(state, config):
-        attempts.append((config.attempt, config.idempotency_key))
+        attempts.append((config.attempt, config.idempotency_key, config.once("k", lambda: len(attempts))))
         if len(attempts) < 4:
             raise ValueError
 
     retry = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False)
     app = make_chain(a=fail_thrice).compile(checkpoint_saver=saver, retry=retry)
     with pytest.raises(NodeExecutionError):
-        app.invoke({}, CONFIG)
-    app.invoke(None, CONFIG)
-    assert [number for number, _ in attempts] == [1, 2, 3, 1]
-    assert len({key for _, key in attempts}) == 1
+        invoke(app, {}, how=how)
+    invoke(app, None, how=how)
+    numbers, keys, effects = zip(*attempts, strict=True)
+    assert numbers == (1, 2, 3, 1)
+    assert len(set(keys)) == 1
+    assert effects == (0, 0, 0, 0)
 
 
 @both
 def test_its_scope_is_one_visit(saver, how):
     charge = Charge()
-    graph = StateGraph(LOG).add_node("a", charge).add_edge(START, "a")
+    graph = make_graph(LOG, "START>a", a=charge)
     graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 3 else END)
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=2)
     assert invoke(compiled, {}, how=how)["log"] == [1, 2, 3]
@@ -177,39 +153,32 @@ def test_an_update_while_it_waits_keeps_it_and_another_next_node_does_not(saver)
 
 
 def test_it_is_on_the_disk_before_the_node_goes_on(tmp_path):
-    seen = []
-
     def node(state, config):
         config.once("k", lambda: "done")
-        other = FileSystemSaver(tmp_path)
-        seen.append((other.get(CONFIG).node_id, list(other.get_writes(CONFIG).values())))
+        return {"log": list(FileSystemSaver(tmp_path).get_writes(CONFIG).values())}
 
     for durability in ("sync", "async", "exit"):
-        make_chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability).invoke({}, CONFIG)
-    assert seen == [(START, ["done"])] * 3
+        app = make_chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability)
+        assert app.invoke({}, CONFIG)["log"][-1:] == ["done"]
 
 
 @pytest.mark.parametrize("result", [None, False, (1, [2]), {"a": {1, 2}}])
 def test_any_result_that_can_be_stored(saver, result):
-    runs = []
-
-    def node(state, config):
-        got = config.once("k", lambda: runs.append(1) or result)
-        if len(runs) == 1:
-            runs.append(2)
-            raise ValueError
-        assert (type(got), got) == (type(result), result) or isinstance(result, (dict, tuple))
-        return {"log": [got]}
-
-    graph = make_chain(a=node).compile(checkpoint_saver=saver)
+    effect = Effect()
+    log = fail_once(lambda got: {"log": [got]})
+    graph = make_chain(a=lambda state, config: log(config.once("k", lambda: effect() and result)))
+    app = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
-        graph.invoke({}, CONFIG)
-    assert graph.invoke(None, CONFIG)["log"] == [result]
+        app.invoke({}, CONFIG)
+
+    assert app.invoke(None, CONFIG)["log"] == [result]
+    assert effect.count == 1
 
 
 def test_a_result_that_cannot_be_stored(tmp_path):
     graph = make_chain(a=lambda state, config: config.once("k", object))
     app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path))
+
     with pytest.raises(CheckpointSerializationError, match="once"):
         app.invoke({}, CONFIG)
     loop = []
@@ -225,22 +194,17 @@ def test_a_result_cannot_be_changed_afterwards(saver):
     graph = make_chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     mine.append(2)
+
     assert [*saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1])).values()] == [[1]]
 
     graph = make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2))
+
     with pytest.raises(NodeExecutionError, match="read-only"):
         graph.compile().invoke({})
 
 
 def test_an_effect_that_fails_is_not_recorded(saver):
-    calls = []
-
-    def effect():
-        calls.append(1)
-        if len(calls) == 1:
-            raise ValueError
-        return "done"
-
+    effect = fail_once(lambda: "done")
     graph = make_chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({}, CONFIG)
@@ -258,36 +222,26 @@ def test_a_record_that_fails_fails_the_node(list_saver):
 
 def test_asynchronously(saver):
     effect = Effect()
-    fails = [1]
+    log = fail_once(lambda done: {"log": done})
 
     async def node(state, config):
-        done = await config.aonce("k", effect.later)
-        if fails:
-            raise ValueError
-        return {"log": done}
+        return log(await config.aonce("k", effect.later))
 
     graph = make_chain(a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
-        asyncio.run(graph.ainvoke({}, CONFIG))
-    fails.clear()
-    assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == [1]
+        invoke(graph, {}, how="async")
+    assert invoke(graph, None, how="async")["log"] == [1]
 
 
 def test_a_cancelled_run_waits_for_the_record_of_an_effect():
-    started, free, recorded = threading.Event(), threading.Event(), []
-
-    class SlowSaver(MemorySaver):
-        def put_writes(self, config, writes):
-            started.set()
-            free.wait(10)
-            super().put_writes(config, writes)
-            recorded.extend(writes)
+    started, free = threading.Event(), threading.Event()
+    saver = ScriptedSaver(MemorySaver()).on("put_writes", started.set).on("put_writes", lambda: free.wait(10))
 
     async def node(state, config):
         await config.aonce("k", Effect().later)
 
     async def cancel():
-        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
+        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait, 10)
         task.cancel()
         assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
@@ -295,18 +249,18 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
         free.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert recorded == ["once::k"]
+        assert [*saver.get_writes(CONFIG)] == ["once::k"]
 
     asyncio.run(cancel())
 
 
 @pytest.mark.parametrize("key", [7, b"k", None, object()])
 def test_a_key_that_is_no_text_is_refused_before_the_effect(saver, key):
-    charge = Charge()
-    app = make_chain(a=lambda state, config: config.once(key, charge.effect)).compile(checkpoint_saver=saver)
+    effect = Effect()
+    app = make_chain(a=lambda state, config: config.once(key, effect)).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="the key of once must be a str"):
         app.invoke({}, CONFIG)
-    assert charge.effect() == 1
+    assert effect.count == 0
 
 
 def test_without_a_saver_and_outside_a_node():

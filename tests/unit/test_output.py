@@ -38,15 +38,12 @@ def test_node_outputs():
 
 def test_a_command():
     command = Command("b", {"x": 1})
-    assert command.goto == "b"
-    assert command.update == {"x": 1}
     assert command == Command("b", {"x": 1})
-    assert command != Command("b")
+    assert command not in (Command("b"), "b")
     assert hash(command) == hash(Command("b"))
     assert hash(Command(["a", "b"])) == hash(Command(["a"]))
     assert Command().update == {}
     assert repr(command) == "Command(goto='b', update={'x': 1})"
-    assert command != "b"
 
 
 def test_a_resume_distinguishes_none_from_no_value():
@@ -64,7 +61,6 @@ def test_interruption_metadata():
     assert one.metadata == {"k": [1], "l": 2}
     assert (one.payload, one.reason()) == (None, None)
     assert one.interrupts == (one,)
-    assert isinstance(one, NodeOutput)
     assert InterruptionMetadata("a", STATE, metadata={"reason": "r"}).reason() == "r"
     assert InterruptionMetadata("a", STATE, payload="p", metadata={"reason": "r"}).reason() == "p"
     assert one.id != InterruptionMetadata("a", STATE).id
@@ -78,12 +74,8 @@ def test_interruption_metadata():
 def test_a_snapshot():
     checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"x": [1]}, parent_id="p", metadata={"k": 1})
     asked = []
+    snapshot = StateSnapshot(checkpoint, RunnableConfig("t"), AgentState, lambda config: asked.append(config) or ["w"])
 
-    def waiting(config):
-        asked.append(config)
-        return ["w"]
-
-    snapshot = StateSnapshot(checkpoint, RunnableConfig("t"), AgentState, waiting)
     assert (snapshot.node, snapshot.next, snapshot.is_end) == ("a", "b", False)
     assert (snapshot.checkpoint_id, snapshot.parent_id) == (checkpoint.id, "p")
     assert (snapshot.metadata, snapshot.created_at) == ({"k": 1}, checkpoint.created_at)
@@ -94,6 +86,7 @@ def test_a_snapshot():
     assert snapshot.interrupts == snapshot.interrupts == ("w",)
     assert asked == [snapshot.config]
     assert repr(snapshot) == f"StateSnapshot('a' -> 'b', id={checkpoint.id!r})"
+
     with pytest.raises(AttributeError):
         snapshot.nothing  # noqa: B018
 
@@ -101,12 +94,8 @@ def test_a_snapshot():
 # --- what objects show of themselves ----------------------------------------------------------------------------------
 
 
-def ask(state):
-    return {"answer": interrupt("Ship it?")}
-
-
 def make_graph():
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask")
+    graph = StateGraph({}).add_node("ask", lambda state: interrupt("Ship it?")).add_edge(START, "ask")
     return graph.add_conditional_edges("ask", lambda state: END, [END])
 
 
@@ -116,19 +105,15 @@ def test_a_graph_shows_its_nodes_and_edges():
 
 
 def test_a_compiled_graph_shows_its_saver_and_interrupts():
-    app = make_graph().compile(checkpoint_saver=MemorySaver(), interrupt_before=["ask"])
-
-    assert repr(app) == (
-        "CompiledGraph(nodes: ask; CompileConfig(checkpoint_saver=MemorySaver(0 threads), interrupt_before=('ask',)))"
-    )
+    saver = ValidatingSaver(MemorySaver())
+    options = "CompileConfig(checkpoint_saver=ValidatingSaver(MemorySaver(0 threads)), interrupt_before=('ask',))"
+    app = make_graph().compile(checkpoint_saver=saver, interrupt_before=["ask"])
+    assert repr(app) == f"CompiledGraph(nodes: ask; {options})"
 
 
 def test_a_stopped_state_shows_what_it_waits_for():
-    saver = MemorySaver()
-    state = make_graph().compile(checkpoint_saver=saver).invoke({}, "order-1")
-
+    state = make_graph().compile(checkpoint_saver=MemorySaver()).invoke({}, "order-1")
     assert "'Ship it?'" in str(state)
-    assert state.interrupts == tuple(saver.interrupts())
 
 
 @pytest.mark.parametrize("kind", [FileSystemSaver, SqliteSaver])
@@ -142,10 +127,6 @@ def test_a_saver_shows_its_place_and_its_threads(tmp_path, kind):
         make_graph().compile(checkpoint_saver=saver).invoke({}, "order-1")
         assert str(place) in repr(saver)
         assert "1 thread)" in repr(saver)
-
-
-def test_a_wrapper_shows_the_saver_that_it_wraps():
-    assert repr(ValidatingSaver(MemorySaver())) == "ValidatingSaver(MemorySaver(0 threads))"
 
 
 def test_a_store_that_fails_is_shown_as_such():

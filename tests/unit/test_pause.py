@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, GraphResume, InterruptionMetadata, RunnableConfig
+from graphkit import END, GraphResume, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.graphs import (
     CONFIG,
     LOG,
     FlakyNode,
     both,
+    fail_once,
     invoke_final as run,
     log_node,
     make_chain,
@@ -25,13 +26,14 @@ from tests.support.workers import status
 class Pauser:
     """A node that pauses its graph, which is set after it is compiled."""
 
-    def __init__(self, word, **arguments):
-        self.word, self.arguments = word, arguments
-        self.graph, self.asked = None, []
+    def __init__(self, word):
+        self.word = word
+        self.graph = None
+        self.asked = []
 
     def __call__(self, state):
         if not self.asked:
-            self.asked.append(self.graph.pause(**self.arguments))
+            self.asked.append(self.graph.pause())
         return {"log": self.word}
 
 
@@ -43,9 +45,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, **options)
     last = run(graph, {}, how=how)
 
-    assert isinstance(last, InterruptionMetadata)
-    assert last.node_id == "b"
-    assert last.when == "before"
+    assert (last.node_id, last.when) == ("b", "before")
     assert last.reason() == "pause"
     assert last.metadata == {"reason": "pause"}
     assert last.state["log"] == ["a"]
@@ -56,21 +56,27 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
 
 
 @pytest.mark.requirement("H41")
-def test_from_another_thread(saver):
-    at_work, go_on = threading.Event(), threading.Event()
-    a = FlakyNode("a", begun=at_work, after=go_on)
-    graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
+@pytest.mark.parametrize("has_saver", [True, False])
+def test_from_another_thread(saver, has_saver):
+    inside = threading.Barrier(4, timeout=60)
 
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(graph.invoke_final, {}, CONFIG)
-        assert at_work.wait(60)
+    def a(state):
+        inside.wait()
+        inside.wait()
+        return {"log": "a"}
+
+    graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver if has_saver else None)
+
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(graph.invoke_final, {}, RunnableConfig(thread)) for thread in "tuv"]
+        inside.wait()
         assert graph.pause("other") == 0
         assert graph.pause("t") == 1
-        go_on.set()
-        assert run.result(60).metadata == {"reason": "pause"}
+        assert graph.pause() == 3
+        inside.wait()
+        assert [run.result(60).metadata for run in runs] == [{"reason": "pause"}] * 3
 
     assert graph.pause() == 0
-    assert graph.resume("t")["log"] == ["a", "b"]
 
 
 def test_a_run_that_is_about_to_end_ends(saver):
@@ -82,18 +88,14 @@ def test_a_run_that_is_about_to_end_ends(saver):
 @both
 def test_inside_a_subgraph_and_a_fork(saver, how):
     p = Pauser("p")
-    runs = []
-    child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
-    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
+    q = FlakyNode("q")
+    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=make_chain(p=p, q=q).compile())
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
 
-    last = run(compiled, {}, how=how)
-
-    assert last.metadata == {"reason": "pause"}
-    assert runs == []
+    assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
+    assert q.runs == []
     assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
-    assert runs == ["q"]
-    assert len(p.asked) == 1
+    assert q.runs == ["q"]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -101,8 +103,10 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 def test_a_paused_nested_graph_gets_the_correction(saver, answer, depth):
     p = Pauser("p")
     graph = make_chain(p=p, q=lambda state: {"log": f"after {state['log'][-1]}"})
+
     for _ in range(depth):
         graph = make_chain(sub=graph.compile(), r=log_node("r"))
+
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
 
     assert compiled.invoke_final({}, CONFIG).node == "q"
@@ -111,19 +115,12 @@ def test_a_paused_nested_graph_gets_the_correction(saver, answer, depth):
 
 @both
 def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
-    presses = [1]
-
-    def b(state):
-        if presses.pop():
-            raise KeyboardInterrupt
-        return {"log": "b"}
-
+    b = fail_once(log_node("b"), KeyboardInterrupt)
     graph = make_chain(a=log_node("a"), b=b).compile(checkpoint_saver=saver, checkpoint_interval=5)
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
     assert status(saver) == "stalled"
-    presses.append(0)
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
@@ -149,21 +146,3 @@ def test_a_signal_stops_a_run_with_everything_saved(tmp_path, durability):
     assert saver.get(CONFIG).state["log"] == [0, 1, 2, 3]
     assert status(saver) == "interrupted"
     assert compiled.resume("t")["log"] == [0, 1, 2, 3, 4, 5]
-
-
-def test_several_runs_are_asked_at_once():
-    inside = threading.Barrier(3, timeout=60)
-
-    def a(state):
-        inside.wait()
-        inside.wait()
-        return {"log": "a"}
-
-    graph = make_chain(a=a, b=log_node("b")).compile()  # without a saver, they stop too
-
-    with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(graph.invoke_final, {}, RunnableConfig(thread)) for thread in ("t", "u")]
-        inside.wait()
-        assert graph.pause() == 2
-        inside.wait()
-        assert [run.result(60).metadata for run in runs] == [{"reason": "pause"}] * 2

@@ -87,8 +87,10 @@ def test_what_is_no_failure_and_no_cancel_is_none_in_a_summary(saver):
     # Keys like those of LangGraph.
     saver.put_writes(CONFIG, {"write:-1:t": {"no": "record"}, "write:-3:t": 5, "write:-3:u": [5] * 6})
     saver.put_writes(CONFIG, {"write:-1:v": [None] * 6, "write:-1:w": ["~__pregel_pull, a", "w", -1, "c", "t", "text"]})
+
     assert saver.interrupts("t") == []
     assert saver.summary(CONFIG).failure is None
     saver.put_writes(CONFIG, {"failure": "text", "cancelled": "text"})
     summary = saver.summary(CONFIG)
+
     assert (summary.failure, summary.cancellation) == (None, None)

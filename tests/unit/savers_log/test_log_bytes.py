@@ -87,15 +87,10 @@ def test_a_search_finds_all_occurrences_the_last_one_first(make):
     assert [*search_back(medium, b"absent", end)] == []
 
 
-def test_own_records_are_no_news(make):
-    medium = make()
-    end = write(medium, b"one", b"two")
-    assert medium.refresh(end) is Change.NONE
-
-
 def test_the_records_of_another_writer_are_found(make):
     medium = make()
     end = write(medium, b"one")
+    assert medium.refresh(end) is Change.NONE, "its own are no news"
     other = open_other(make)
     other.append(end, b"two", 0, None)
     assert medium.refresh(end) is Change.GREW
@@ -139,13 +134,3 @@ def test_a_writer_cuts_off_what_follows_the_last_record(make):
     other.prepare_end(end - 4, 1)
     other.append(end - 4, b"two", 0, None)
     assert open_other(make).read_at(len(BEGINNING), 100) == b"onetwo"
-
-
-def test_closing_forgets_and_may_be_repeated(make):
-    medium = make()
-    write(medium, b"one")
-    for _ in range(2):
-        medium.close()
-        assert not medium.is_open
-    assert medium.open()
-    assert medium.read_at(len(BEGINNING), 100) == b"one"

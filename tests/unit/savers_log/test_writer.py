@@ -6,11 +6,11 @@ import pytest
 
 from graphkit import Checkpoint
 from graphkit._values.state import merge
-from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError
 from graphkit.saver_kit import Changes, Codec, FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
-from savers.log import MemoryLogBytes, StoredCheckpoint
+from savers.log import MemoryLogBytes, StaleLogError, StoredCheckpoint
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 
@@ -94,13 +94,6 @@ def test_every_way_to_put_stores_the_same_states(log, way):
     assert not log.frames.in_doubt
 
 
-def test_the_table_of_an_empty_log_is_empty_and_follows_no_later_put(log):
-    before = log.writer.load_table()
-    put(log, text="x")
-    assert before.names == []
-    assert log.writer.load_table().names == ["text"]
-
-
 # Keyframes
 
 
@@ -139,14 +132,6 @@ def test_a_long_keyframe_is_not_repeated_for_short_changes(log):
     for number in range(60):
         put(log, **big, n=number)
     assert keyframes(log) == [0]
-
-
-def test_a_keyframe_names_the_bytes_that_are_there_already(log):
-    for number in range(40):
-        put(log, text="x" * 20_000, n=number)
-    assert len(keyframes(log)) >= 3
-    assert len(log.frames.bytes.data) < 30_000
-    assert [state["n"] for state in states_of(log)] == [*range(40)]
 
 
 # All or nothing
@@ -191,45 +176,6 @@ def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left, is_first):
     assert states_of(refusing) == [*states, {"n": 1}]
 
 
-UNSTORABLE = {
-    "a value": {"state": {"n": object()}},
-    "a key": {"state": {1: 2}},
-    "a node": {"node_id": 7},
-    "a next node": {"next_node_id": 7},
-    "a parent": {"parent_id": 7},
-    "an id": {"id": 7},
-    "a long id": {"id": "i" * 6000},
-    "long metadata": {"metadata": {"k": "x" * 6000}},
-    "a time": {"created_us": 1 << 62},
-}
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("what", UNSTORABLE)
-def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is_first):
-    if not is_first:
-        put(refusing, n=0)
-    before = bytes(refusing.frames.bytes.data)
-    fields = {
-        "id": "c", "node_id": "n", "next_node_id": "m", "parent_id": None, "created_us": 0, "metadata": FrozenDict(),
-        **UNSTORABLE[what],
-    }  # fmt: skip
-    fields["metadata"] = freeze(dict(fields["metadata"]))
-    state = FrozenDict()
-    for name, value in fields.pop("state", {"n": 1}).items():
-        dict.__setitem__(state, name, value)
-    with pytest.raises(CheckpointSerializationError):
-        refusing.writer.put(Checkpoint.from_stored(state=state, **fields), None)
-    assert refusing.frames.bytes.data == before
-    refusing.discard()
-    refusing.refresh()
-    put(refusing, n=1)
-    assert states_of(refusing)[-1] == {"n": 1}
-
-
-# Replacing, pending writes, tags
-
-
 def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
     put(log, text="x" * 9000)
     reader = open_again(log)
@@ -243,3 +189,12 @@ def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
 
     put(reader, text="x" * 9000 + "y")
     assert states_of(log)[-1] == {"text": "x" * 9000 + "y"}
+
+
+def test_another_writer_makes_a_put_stale(log):
+    put(log, n=0)
+    put(open_again(log), n=1)
+    with pytest.raises(StaleLogError):
+        put(log, n=2)
+    assert log.frames.in_doubt
+    assert states_of(log) == [{"n": 0}, {"n": 1}]

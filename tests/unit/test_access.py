@@ -5,7 +5,7 @@ import inspect
 import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -70,14 +70,6 @@ class Recording:
     def __call__(self, *question):
         self.asked.append(question)
         return question[1] not in self.refused
-
-    @property
-    def operations(self):
-        return {operation for _, operation, _, _ in self.asked}
-
-    @property
-    def principals(self):
-        return {principal for principal, _, _, _ in self.asked}
 
 
 def is_refused(call, *arguments):
@@ -210,9 +202,10 @@ def test_an_operation_asks_under_its_own_name_only(store, name):
     policy = Recording()
     with acting_as("ann"):
         call(AccessControlledSaver(store, policy), name)
-    assert policy.operations == ({"copy", "put"} if name == "copy" else {name})
-    assert policy.principals == {"ann"}
-    assert {question[2] for question in policy.asked} == ({"t", "new"} if name == "copy" else {"t"})
+    questions = {("ann", name, "t")}
+    if name == "copy":
+        questions.add(("ann", "put", "new"))
+    assert {question[:3] for question in policy.asked} == questions
 
 
 def test_without_a_thread_nothing_of_a_refused_one_is_touched(store):
@@ -231,17 +224,6 @@ def test_what_touches_no_thread_is_not_asked(store):
     for name in sorted(FREE):
         getattr(saver, name, lambda: None)()  # a capability that this saver need not have
     assert policy.asked == []
-
-
-def test_a_new_operation_of_another_kind_cannot_be_forgotten():
-    from savers._wrappers.access import _guards
-
-    class Newer:
-        def replace_all(self, old, new):
-            """Not of a single history."""
-
-    with pytest.raises(TypeError, match="replace_all"):
-        _guards(Newer)(type("Guarded", (), {}))
 
 
 def test_the_thread_may_be_given_by_keyword(store):
@@ -285,23 +267,10 @@ async def asynchronous(principal, operation, thread_id, checkpoint_ns):
     return True
 
 
-class AsyncCall:
-    async def __call__(self, principal, operation, thread_id, checkpoint_ns):
-        return True
-
-
-@pytest.mark.parametrize(
-    ("policy", "reason"),
-    [
-        (asynchronous, "asynchronous"),
-        (AsyncCall(), "asynchronous"),
-        (policies.owner, "must take"),
-        ("owner", "callable"),
-    ],
-)
-def test_what_is_no_policy_is_refused_when_the_wrapper_is_built(policy, reason):
-    with pytest.raises(CheckpointerConfigurationError, match=reason):
-        AccessControlledSaver(MemorySaver(), policy)
+def test_what_is_no_policy_is_refused_when_the_wrapper_is_built():
+    for policy in (asynchronous, policies.owner, "owner"):
+        with pytest.raises(CheckpointerConfigurationError):
+            AccessControlledSaver(MemorySaver(), policy)
 
 
 def test_the_error_names_principal_and_operation_and_pickles():
@@ -389,23 +358,18 @@ def test_reports_are_about_what_may_be_read(two):
     seen = []
     with acting_as("bob"):
         report = two.verify(progress=lambda *each: seen.append(each[2]))
-        assert {each.thread_id for each in report.threads} == {"bob/1", "b2/1"}
-        assert sorted(seen) == ["b2/1", "bob/1"]
-        assert report.ok
+        assert sorted(seen) == sorted(each.thread_id for each in report.threads) == ["b2/1", "bob/1"]
         assert two.compact() == 0
         assert two.repair().files == ()
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "refused"),
-    [("bob/1", "ann/3", ("copy", "bob/1")), ("ann/1", "bob/3", ("put", "bob/3")), ("ann/1", "ann/3", None)],
-)
-def test_a_copy_needs_both(two, source, target, refused):
-    with acting_as("ann"), nullcontext() if refused is None else pytest.raises(AccessDeniedError) as caught:
-        two.copy(source, target)
-
-    assert refused is None or (caught.value.operation, caught.value.thread_id) == refused
-    assert (target in two.delegate.threads()) == (refused is None)
+def test_a_copy_needs_both(two):
+    with acting_as("ann"):
+        for source, target in (("bob/1", "ann/3"), ("ann/1", "bob/3")):
+            assert is_refused(two.copy, source, target)
+            assert target not in two.delegate.threads()
+        two.copy("ann/1", "ann/3")
+    assert "ann/3" in two.delegate.threads()
 
 
 def collect(watch):
@@ -668,7 +632,7 @@ def test_it_reaches_all_threads_of_a_run(durability, how):
         with ThreadPoolExecutor(2) as pool:
             invoke(app, {"n": 1}, RunnableConfig.of(config).replace(executor=pool), how=how)
         assert seen == [(name, name)] * 4
-        assert policy.principals == {name}
+        assert {principal for principal, *_ in policy.asked} == {name}
         seen.clear()
         policy.asked.clear()
 
@@ -896,9 +860,8 @@ def test_a_run_makes_a_thread_of_its_own(owned):
     with acting_as("ann"), owned.run_lock("u"):
         owned.put("u", made({"n": 1}))
 
-    for thread in ("t", "u"):
-        for checkpoint in owned.delegate.list(thread):
-            assert checkpoint.metadata["owner"] == "ann"
+    checkpoints = [*owned.delegate.list("t"), *owned.delegate.list("u")]
+    assert {checkpoint.metadata["owner"] for checkpoint in checkpoints} == {"ann"}
 
 
 def test_a_watch_of_all_does_not_tell_that_the_thread_of_another_was_deleted(owned):

@@ -5,13 +5,10 @@ import json
 import logging
 import pickle
 import stat
-import threading
 import tracemalloc
-from base64 import b64encode
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from time import sleep
 
 import pytest
 
@@ -40,7 +37,6 @@ from savers import (
     acting_as,
     policies,
 )
-from tests.support.disks import FileIO
 from tests.support.savers import ListSaver
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
@@ -85,19 +81,6 @@ def make_store(tmp_path):
     saver.release(CONFIG)
     saver.put(CONFIG, made({"n": 1}, metadata={"owner": "ann"}))
     return saver
-
-
-def test_a_relative_path_means_the_same_log_after_a_change_of_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with AuditLog("log") as log:
-        append_call(log)
-        (tmp_path / "elsewhere").mkdir()
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        assert log.verify().entries == 2
-        log.close()
-        append_call(log)
-        assert log.verify().entries == 3
-    assert not any((tmp_path / "elsewhere").iterdir())
 
 
 OPERATIONS_WITH_RECORDS = sorted({*OPERATIONS} - FREE)
@@ -173,22 +156,16 @@ def test_a_record_has_the_outcome_of_an_operation_and_its_checkpoint(log):
     with pytest.raises(CheckpointNotFoundError):
         saver.put(CONFIG.with_check_point_id("none"), made({"n": 2}))
     saver.put(CONFIG.with_check_point_id(checkpoint.id), made({"n": 3}))
+    latest = saver.get(CONFIG).id
+    saver.add_tags(CONFIG, "good")
 
-    first, failed, replaced = log.records()
+    first, failed, replaced, _, tagged = log.records()
     assert (first.result, first.checkpoint_id) == ("ok", checkpoint.id)
     assert first.digest.startswith("sha256:")
     assert datetime.fromisoformat(first.time) <= datetime.now(UTC)
     assert (failed.result, failed.error) == ("failed", "CheckpointNotFoundError")
     assert replaced.details["replaces"] == checkpoint.id
-
-
-def test_a_record_of_writes_and_tags_names_the_latest_checkpoint(log):
-    saver = put_one(log)
-    latest = saver.get(CONFIG).id
-    saver.put_writes(CONFIG, {"answer": 1})
-    saver.add_tags(CONFIG, "good")
-    saver.remove_tags(CONFIG, "good")
-    assert [record.checkpoint_id for record in log.records()[-3:]] == [latest] * 3
+    assert tagged.checkpoint_id == latest
 
 
 def test_records_are_chosen_by_who_and_thread_and_time_and_operation(log):
@@ -293,20 +270,6 @@ def test_a_prune_of_threads_that_cannot_be_listed_does_not_say_what_it_removed(l
     assert "removed" not in record.details
 
 
-def test_a_type_that_is_not_registered_is_no_problem_of_the_store(tmp_path, log):
-    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
-    saver.register_types(Amount)
-    saver.put(CONFIG, made({"amount": Amount.SMALL}))
-    (record,) = log.records()
-    assert record.digest is not None
-
-    known = FileSystemSaver(tmp_path / "store", types=[Amount])
-    assert log.verify(known).problems == ()
-    unknown = FileSystemSaver(tmp_path / "store")
-    with pytest.raises(CheckpointSerializationError):
-        log.verify(unknown)
-
-
 def test_a_run_lock_that_another_run_holds_is_recorded_as_failed(tmp_path, log):
     saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
     with saver.delegate.run_lock(CONFIG), ThreadPoolExecutor(1) as executor:
@@ -315,10 +278,7 @@ def test_a_run_lock_that_another_run_holds_is_recorded_as_failed(tmp_path, log):
             executor.submit(lock.__enter__).result()
     with saver.run_lock(CONFIG):
         pass
-    assert [(record.operation, record.result, record.error) for record in log.records()] == [
-        ("run_lock", "failed", "ThreadBusyError"),
-        ("run_lock", "ok", None),
-    ]
+    assert [(record.result, record.error) for record in log.records()] == [("failed", "ThreadBusyError"), ("ok", None)]
 
 
 def test_an_error_while_a_history_is_replayed_is_recorded(tmp_path, log):
@@ -328,16 +288,9 @@ def test_an_error_while_a_history_is_replayed_is_recorded(tmp_path, log):
     reader = AuditedSaver(FileSystemSaver(tmp_path / "store"), log)
     with pytest.raises(CheckpointSerializationError):
         list(reader.replay(CONFIG))
-    with pytest.raises(CheckpointNotFoundError):
-        list(reader.replay(CONFIG, version=7))
     next(reader.replay(CONFIG))
     records = log.records(operation="replay")
-    assert [(record.result, record.error) for record in records] == [
-        ("ok", None),
-        ("failed", "CheckpointSerializationError"),
-        ("failed", "CheckpointNotFoundError"),
-        ("ok", None),
-    ]
+    assert [record.error for record in records] == [None, "CheckpointSerializationError", None]
 
 
 def test_the_wrong_order_of_wrappers_warns(log, caplog):
@@ -437,12 +390,6 @@ def test_a_guess_cannot_be_confirmed_without_the_key(tmp_path):
     assert len(digests) == 3
 
 
-def test_a_digest_key_may_be_in_a_key_file(tmp_path):
-    (tmp_path / "keys").write_text(f"2026 {b64encode(KEY).decode()}\n")
-    saver = put_one(AuditLog(tmp_path / "log", digest_key=tmp_path / "keys"))
-    assert AuditLog(tmp_path / "log").verify(saver, digest_key=KEY).ok
-
-
 @pytest.fixture
 def keys(tmp_path):
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -478,28 +425,22 @@ def test_a_signing_key_may_be_given_in_several_forms(tmp_path, keys, kind):
 
 
 @pytest.mark.parametrize(
-    "options", [{"sign_every": 0}, {"max_bytes": 0}, {"digest_key": b"short"}, {"digest_key": "no such file"}]
-)
-def test_invalid_options_are_refused(tmp_path, options):
-    with pytest.raises(CheckpointerConfigurationError):
-        AuditLog(tmp_path / "log", **options)
-    assert not (tmp_path / "log").exists()
-
-
-@pytest.mark.parametrize(
     "use",
-    [lambda log: audit(log, on_error="ignore"), lambda log: audit("log"), lambda log: log.verify(expect_head="12")],
+    [
+        lambda log: AuditLog("new", sign_every=0),
+        lambda log: AuditLog("new", max_bytes=0),
+        lambda log: AuditLog("new", digest_key=b"short"),
+        lambda log: AuditLog("new", digest_key="no such file"),
+        lambda log: audit(log, on_error="ignore"),
+        lambda log: audit("log"),
+        lambda log: log.verify(expect_head="12"),
+    ],
 )
-def test_invalid_arguments_are_refused(log, use):
+def test_invalid_options_are_refused(log, use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointerConfigurationError):
         use(log)
-
-
-def test_an_expected_head_may_be_text(log):
-    put_one(log)
-    head = log.verify().head
-    assert log.verify(expect_head=f"{head.seq}:{head.digest}").ok
-    assert not log.verify(expect_head=f"{head.seq}:{'0' * 64}").ok
+    assert not (tmp_path / "new").exists()
 
 
 def test_reading_makes_no_directory_and_files_are_private(tmp_path):
@@ -545,30 +486,6 @@ def test_a_signed_head_is_due_when_the_last_one_requires_it(tmp_path, keys, numb
         append_call(first)
     heads = [line for line in first.export() if '"kind":"head"' in line]
     assert len(heads) < 25
-
-
-class SlowIO(FileIO):
-    """Says when a sync has begun, and takes long over it."""
-
-    def __init__(self):
-        super().__init__()
-        self.has_begun = threading.Event()
-
-    def fdatasync(self, fd):
-        self.has_begun.set()
-        sleep(0.2)
-        super().fdatasync(fd)
-
-
-def test_a_reader_waits_for_the_file_that_a_writer_is_about_to_begin(tmp_path):
-    io = SlowIO()
-    log = AuditLog(tmp_path / "log", io=io, max_bytes=1)
-    append_call(log)
-    with ThreadPoolExecutor(1) as writer:
-        writer.submit(append_call, log)
-        assert io.has_begun.wait(10)
-        assert AuditLog(tmp_path / "log").verify().ok
-        assert log.verify().ok
 
 
 def test_a_missing_last_file_is_reported_without_waiting_for_ever(tmp_path):
@@ -634,14 +551,10 @@ def test_a_logger_gets_each_entry(caplog):
     with acting_as("ann"):
         put_one(logging.getLogger("audit"))
 
-    records = [record for record in caplog.records if record.name == "audit"]
-    intent, outcome = (record.audit for record in records)
-    assert intent["kind"] == "intent"
-    assert intent["principal"] == "ann"
-    assert outcome["kind"] == "outcome"
-    assert outcome["of"] == intent["seq"]
-    assert "principal" not in outcome
-    assert json.loads(records[0].getMessage()) == intent
+    first, second = (record for record in caplog.records if record.name == "audit")
+    assert (first.audit["kind"], first.audit["principal"]) == ("intent", "ann")
+    assert (second.audit["kind"], second.audit["of"]) == ("outcome", first.audit["seq"])
+    assert json.loads(first.getMessage()) == first.audit
 
 
 def test_a_function_gets_each_entry_and_may_refuse():

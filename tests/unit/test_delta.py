@@ -1,16 +1,13 @@
 """Keyframes and changes without files: whatever is written is read back, byte for byte."""
 
 import random
-from copy import deepcopy
 from zlib import crc32
 
 import msgpack
 import pytest
-from hypothesis import given, strategies as st
 
 from savers import _delta as delta
 from savers._delta import operations
-from savers._delta.values import cut
 
 
 def compare_bytes(old, new):
@@ -146,48 +143,6 @@ def test_bytes_that_are_not_those_stored_are_noticed():
     for wrong in (b"\x01\x03", b"\x01", b""):
         with pytest.raises(delta.Mismatch):
             read_from(wrong)
-
-
-@given(
-    lengths=st.lists(st.integers(1, 9), max_size=12),
-    first=st.integers(-3, 60),
-    last=st.integers(-3, 60),
-)
-def test_cutting_pieces_is_cutting_bytes(lengths, first, last):
-    text = bytes(range(200))
-    pieces = []
-
-    def read(pieces):
-        return b"".join(text[start : start + length] for start, length in zip(pieces[::2], pieces[1::2], strict=True))
-
-    for number, length in enumerate(lengths):
-        pieces += (7 + number * 13, length)
-
-    found = cut(pieces, first, last)
-
-    assert read(found) == read(pieces)[max(first, 0) : max(last, 0)]
-    assert all(length > 0 for length in found[1::2])
-
-
-def test_bytes_that_are_added_at_the_end_keep_the_base():
-    table = delta.Table(opaque=False)
-    table.apply([operations.SET, "k", 103], b"\xc4\x65" + bytes(101), 1000)
-    value = table.values["k"]
-    value.set_base(500, 1)
-    before = deepcopy(table)
-    changed = deepcopy(table)
-    changed.apply([operations.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
-
-    assert before.values["k"].pieces == value.pieces == [1002, 101]
-
-    table.apply([operations.SPLICE, 0, 104, 101, 0, crc32(bytes(101) + b"abc"), 3], b"abc", 2000)
-
-    for after in (table.values["k"], changed.values["k"]):
-        assert after.pieces == [1002, 101, 2000, 3]
-        assert after.base == 500
-        assert after.shared == 2
-        assert after.count == 104
-        assert after.length == 104
 
 
 @pytest.mark.parametrize(("distance", "reads"), [(3 << 14, 1), (6 << 14, 3)])

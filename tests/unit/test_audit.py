@@ -83,6 +83,14 @@ def make_store(tmp_path):
     return saver
 
 
+def test_a_relative_path_means_the_same_log_after_a_change_of_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with AuditLog("log") as log:
+        monkeypatch.chdir(tmp_path.parent)
+        append_call(log)
+    assert AuditLog(tmp_path / "log").verify().entries == 2
+
+
 OPERATIONS_WITH_RECORDS = sorted({*OPERATIONS} - FREE)
 
 

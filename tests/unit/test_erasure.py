@@ -120,8 +120,7 @@ def test_a_busy_thread_is_not_erased(two):
             submit(erase, other, "t")
         reports = submit(erase_where, other, {"user": "ann"})
     assert outcomes(reports) == {"t": False, "u": True}
-    (busy,) = [report for report in reports if not report.ok]
-    assert "it was not deleted: thread 't' is busy" in busy.remaining[0]
+    assert "it was not deleted: thread 't' is busy" in reports[0].remaining[0]
     assert saver.threads() == ["t"]
 
 
@@ -132,8 +131,8 @@ def test_a_saver_that_cannot_prove_it_is_reported():
     report = erase(saver, "t")
     assert saver.list("t") == []
     assert not report.ok
-    assert any("ListSaver deletes, but cannot tell what is left" in reason for reason in report.remaining)
-    assert any("cannot list its threads" in reason for reason in report.remaining)
+    assert "ListSaver deletes, but cannot tell what is left" in str(report.remaining)
+    assert "cannot list its threads" in str(report.remaining)
 
 
 def test_async():
@@ -330,16 +329,13 @@ def test_an_erasure_that_failed_is_completed_by_another(ledger, two):
 
 
 def test_a_ledger_has_keyed_hashes_and_times_only(ledger, tmp_path):
-    ledger.record("ann@example.org")
-    ledger.record("ann@example.org")
-    other = ErasureLedger(tmp_path / "other", key=bytes(32))
-    other.record("ann@example.org")
-    lines = (tmp_path / "ledger").read_text().split("\n\n")
-    hashes = {line.split()[1] for line in lines}
-    assert len(lines) == 2
-    assert len(hashes) == 1
-    assert hashes.isdisjoint((tmp_path / "other").read_text().split())
-    assert b"ann" not in (tmp_path / "ledger").read_bytes()
+    for each in (ledger, ledger, ErasureLedger(tmp_path / "other", key=bytes(32))):
+        each.record("ann@example.org")
+    text = (tmp_path / "ledger").read_text()
+    first, second = (line.split()[1] for line in text.split("\n\n"))
+    assert first == second
+    assert first not in (tmp_path / "other").read_text()
+    assert "ann" not in text
     assert not (tmp_path / "ledger").stat().st_mode & 0o077
 
 
@@ -403,32 +399,13 @@ def test_a_record_that_may_not_be_on_the_disk_is_not_acknowledged(ledger, monkey
 
 
 def test_a_thread_that_cannot_be_recorded_stays_and_keeps_no_other(ledger, tmp_path, monkeypatch):
-    saver = MemorySaver()
-    for thread in ("t", "u", "v"):
-        put(saver, thread)
-    records = []
+    saver = restored(t=1, u=1, v=1)
     write = os.write
-
-    def refuse_the_second(fd, data):
-        records.append(data)
-        if len(records) == 2:
-            raise OSError(errno.ENOSPC, "injected")
-        return write(fd, data)
-
-    monkeypatch.setattr(os, "write", refuse_the_second)
+    is_cut = iter([False, True])
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:50] if next(is_cut, False) else data))
     reports = erase_where(saver, {"user": "bob"}, ledger=ledger)
     assert outcomes(reports) == {"t": True, "u": False, "v": True}
-    (reason,) = [reason for report in reports for reason in report.remaining]
-    assert reason.startswith("it was not deleted: ")
-    assert str(tmp_path / "ledger") in reason
+    assert reports[1].remaining[0].startswith("it was not deleted: ")
+    assert str(tmp_path / "ledger") in reports[1].remaining[0]
     assert saver.threads() == ("u",)
-
-
-def test_a_full_disk_keeps_a_record_from_being_acknowledged(ledger, tmp_path, monkeypatch):
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:50]))
-    with pytest.raises(CheckpointStorageError, match="only a part"):
-        ledger.record("t")
-    monkeypatch.undo()
-    ledger.record("u")
-    assert [report.thread_id for report in ledger.apply(restored(t=1, u=1))] == ["u"]
+    assert outcomes(ledger.apply(restored(t=1, u=1))) == {"t": True}, "the torn record costs no other"

@@ -27,11 +27,6 @@ class TestFourMethodsAndLists(SaverContract):
         return ListingSaver()
 
 
-@pytest.mark.parametrize(("saver", "lists"), [(ListSaver(), False), (ListingSaver(), True)])
-def test_qualities_follow_from_what_is_overridden(saver, lists):
-    assert (saver.lists_threads, saver.lists_namespaces, saver.measures_size) == (lists, lists, False)
-
-
 def test_what_the_four_cannot_answer_is_an_error():
     saver = ListSaver()
     saver.put(None, made({"n": 1}))

@@ -517,27 +517,6 @@ def test_a_config_keeps_its_principal_which_is_no_part_of_its_value():
     assert RunnableConfig.of({"configurable": {"thread_id": "t", "principal": "ann"}}).metadata == {}
 
 
-def test_it_does_not_bleed_into_other_tasks_and_threads():
-    policy = Recording()
-    saver = AccessControlledSaver(MemorySaver(), policy)
-
-    async def act(principal, steps):
-        with acting_as(principal):
-            for _ in range(steps):
-                await saver.aget(principal)
-                await asyncio.sleep(0)
-
-    async def run():
-        await asyncio.gather(*(act(f"p{n}", 5) for n in range(8)), saver.aget("None"))
-
-    asyncio.run(run())
-    assert all(str(principal) == thread for principal, _, thread, _ in policy.asked)
-    assert len(policy.asked) == 41
-    with acting_as("ann"), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(get_principal).result() is None
-    assert get_principal() is None
-
-
 def make_app(saver, *, options=None, **nodes):
     return make_chain({}, **nodes).compile(checkpoint_saver=saver, **(options or {}))
 

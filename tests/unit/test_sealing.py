@@ -39,14 +39,6 @@ def sealed(keys=KEYS, owner=OWNER, payload=PAYLOAD, **place):
     return seal_of(keys, owner).seal(payload, pack_place(**{**PLACE, **place}))
 
 
-def test_what_was_sealed_is_opened_and_the_flag_goes():
-    seal, stored = seal_of(), sealed()
-    opened = seal.open(frame_of(stored), FID)
-    assert (opened.payload, opened.flags) == (PAYLOAD, KEY)
-    continued = seal.seal(PAYLOAD, pack_place(**PLACE))
-    assert continued[:20] == stored[:20]  # with the salt of the log
-
-
 def test_the_bytes_are_those_of_the_specification():
     """Opened here by the words of docs/format.md, with HKDF written out."""
     stored = BytesIO(sealed())

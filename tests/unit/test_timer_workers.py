@@ -70,15 +70,6 @@ def test_an_idle_worker_wakes_at_the_time(saver):
     assert log_of(saver) == ["awake"]
 
 
-def test_an_idle_worker_notices_that_a_manual_clock_moves(saver, clock):
-    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver)
-    with serving(Worker(saver, app, clock=clock, interval=0.02)):
-        app.submit({}, T)
-        wait_for(saver, "sleeping")
-        clock.advance(HOUR)
-        wait_for(saver, "finished")
-
-
 def test_a_sleeping_thread_costs_no_reads(clock):
     """A worker looks at it when it is due, and not before."""
     reads = []
@@ -98,20 +89,6 @@ def test_a_sleeping_thread_costs_no_reads(clock):
     assert reads == []
     clock.advance(HOUR)
     assert worker.run(once=True) == 50
-
-
-def test_items_that_sleep_differently(saver, clock):
-    def work(item):
-        sleep(item * HOUR)
-        return {"log": item}
-
-    app = make_map(work, [3, 1, 2]).compile(checkpoint_saver=saver, clock=clock)
-    worker = Worker(saver, app)
-    app.submit({}, T)
-    for count in (1, 2, 3, 4):
-        assert worker.run(once=True) == count
-        clock.advance(HOUR)
-    assert log_of(saver) == [3, 1, 2]
 
 
 def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):

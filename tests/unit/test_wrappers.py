@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
+from graphkit import BaseCheckpointSaver, HasVersions
 from graphkit.abc import (
     SupportsCompact,
     SupportsDeleteIdle,
@@ -141,15 +141,6 @@ def test_a_wrapper_closes_its_delegate_if_that_can_be_closed(wrap):
     assert inner.is_closed
 
 
-def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():
-    class Hiding(SaverWrapper):
-        def list(self, config=None):
-            return []
-
-    assert isinstance(SaverWrapper(Capable()), SupportsReplay)
-    assert not isinstance(Hiding(Capable()), SupportsReplay)
-
-
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
 def test_a_wrapper_has_the_qualities_of_its_delegate(wrap):
     for quality, declared in itertools.product(QUALITIES, (True, False)):
@@ -188,16 +179,6 @@ def test_an_overridden_method_holds_for_its_twins_and_spellings():
     assert saver.get_writes(None) == saver.getWrites(None) == {"shouted": True}
     assert asyncio.run(saver.aget_writes(None)) == asyncio.run(saver.agetWrites(None)) == {"shouted": True}
     assert asyncio.run(saver.aget()) == "of my own"
-
-
-def test_the_run_lock_is_entered_again_through_wrappers():
-    inner = MemorySaver(lock_timeout=0)
-    wrapper = ValidatingSaver(SaverWrapper(inner))
-    config = RunnableConfig("t")
-    wrapper.put(config, made({"n": 1}))
-    assert wrapper.run_lock_key(config) == inner.run_lock_key(config)
-    with wrapper.run_lock(config):
-        assert len(wrapper.release(config).checkpoints) == 1
 
 
 @pytest.mark.requirement("L16")

@@ -16,6 +16,7 @@ from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,
     GraphRunnerError,
+    MissingDependencyError,
     ThreadBusyError,
 )
 from graphkit.saver_kit import Change

@@ -382,19 +382,6 @@ def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
     assert status(store, "far") == "queued"
 
 
-@pytest.mark.requirement("W4")
-def test_threads_are_taken_in_the_order_in_which_they_became_due(store):
-    threads = []
-    graph = make_chain(LOG, a=lambda state, config: threads.append(config.thread))
-    app = graph.compile(checkpoint_saver=store)
-    start = now() + timedelta(hours=1)
-    for thread, hours in {"c": 1, "a": 3, "d": 2, "b": 4}.items():
-        submit(store, {}, thread, at=start + timedelta(hours=hours))
-    submit(store, {}, "now")
-    assert Worker(store, app, clock=lambda: start + LATER).run(once=True) == 5
-    assert threads == ["now", "c", "d", "a", "b"]
-
-
 @pytest.mark.requirement("W5")
 def test_no_more_runs_at_once_than_allowed(store):
     calls = ConcurrentCalls(2)
@@ -412,25 +399,23 @@ def test_no_more_runs_at_once_than_allowed(store):
 
 @pytest.mark.requirement("W5")
 def test_stopping_drains_all_runs(store):
-    meeting, go_on = threading.Barrier(3), threading.Event()
+    begun, go_on = threading.Barrier(3), threading.Event()
 
-    def wait(state):
-        meeting.wait(PATIENCE)
+    def work(state):
+        begun.wait(PATIENCE)
         assert go_on.wait(PATIENCE)
         return {"log": "a"}
 
-    app = make_chain(LOG, a=wait, b=log_node("b")).compile(checkpoint_saver=store)
+    app = make_chain(LOG, a=work, b=log_node("b")).compile(checkpoint_saver=store)
     for thread in ("x", "y", "z"):
-        app.submit({}, RunnableConfig(thread))
+        app.submit({}, thread)
     worker = Worker(store, app, concurrency=2)
     with serving(worker) as (served,):
-        meeting.wait(PATIENCE)
+        begun.wait(PATIENCE)
         worker.stop()
         go_on.set()
     assert served.result() == 2
     assert sorted(status(store, thread) for thread in ("x", "y", "z")) == ["answered", "answered", "queued"]
-    meeting = threading.Barrier(1)
-    assert Worker(store, app).run(once=True) == 3
 
 
 # Graphs of a worker

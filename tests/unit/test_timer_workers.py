@@ -42,23 +42,6 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     assert log_of(saver) == ["awake", "b"]
 
 
-@pytest.mark.parametrize("embedded", [False, True])
-def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
-    def ask(state):
-        sleep(HOUR)
-        return {"log": interrupt("?", deadline=HOUR, default="no")}
-
-    inner = make_chain(ask=ask)
-    app = make_chain(sub=inner.compile() if embedded else inner).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    for wanted in ("sleeping", "interrupted", "finished"):
-        worker = Worker(saver, app)
-        worker.run(once=True)
-        assert status(saver) == wanted
-        clock.advance(HOUR)
-    assert log_of(saver) == ["no"]
-
-
 def test_an_idle_worker_wakes_at_the_time(saver):
     """By the clock of the system, without any change in the store."""
     app = make_chain(nap=nap(0.3)).compile(checkpoint_saver=saver)
@@ -91,6 +74,7 @@ def test_a_sleeping_thread_costs_no_reads(clock):
     assert worker.run(once=True) == 50
 
 
+@pytest.mark.requirement("W4")
 def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
     order = []
 

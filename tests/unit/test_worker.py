@@ -299,15 +299,6 @@ def app_with(work, saver, *, is_nested):
     return graph.compile(checkpoint_saver=saver)
 
 
-def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
-    work = Work()
-    app = chain("a", "work", "c", work=work).compile(checkpoint_saver=saver, interrupt_before=["c"])
-    crash(app, "t", after="a")
-    assert work.stop_worker_of(app) == 1
-    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert Worker(saver, app).run(once=True) == 0
-
-
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_a_stopped_worker_leaves_a_run_that_others_paused(saver, is_nested):
     work = Work()

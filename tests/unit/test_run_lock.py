@@ -90,17 +90,10 @@ def test_two_runs_inside_the_lock_do_not_run_at_the_same_time():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_fork_does_not_hold_what_its_parent_does(tmp_path):
-    saver = FileSystemSaver(tmp_path, lock_timeout=0)
-    with saver.run_lock(CONFIG):
-        assert run_in_child(lambda: is_busy(saver))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_fork_waits_for_no_lock_in_the_memory_of_its_parent():
-    saver = MemorySaver(lock_timeout=0)
-    with saver.run_lock(CONFIG):
-        assert run_in_child(lambda: not is_busy(saver))
+def test_the_child_of_a_fork_does_not_hold_what_its_parent_does_and_waits_for_no_lock_in_its_memory(tmp_path):
+    on_files, in_memory = FileSystemSaver(tmp_path, lock_timeout=0), MemorySaver(lock_timeout=0)
+    with on_files.run_lock(CONFIG), in_memory.run_lock(CONFIG):
+        assert run_in_child(lambda: is_busy(on_files) and not is_busy(in_memory))
 
 
 def remove_slowly(saver, wait):

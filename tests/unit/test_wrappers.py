@@ -4,18 +4,8 @@ import itertools
 
 import pytest
 
-from graphkit import BaseCheckpointSaver, HasVersions
-from graphkit.abc import (
-    SupportsCompact,
-    SupportsDeleteIdle,
-    SupportsFlush,
-    SupportsOwnKeys,
-    SupportsRemove,
-    SupportsRepair,
-    SupportsReplay,
-    SupportsRotate,
-    SupportsVerify,
-)
+from graphkit import BaseCheckpointSaver, HasVersions, abc
+from graphkit.abc import SupportsRemove
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -75,16 +65,8 @@ def test_a_wrapper_has_versions_if_its_delegate_has():
     assert wrapper.get_version(None) == wrapper.getVersion(None) == "1"
 
 
-OPTIONAL = [
-    SupportsVerify,
-    SupportsRepair,
-    SupportsCompact,
-    SupportsFlush,
-    SupportsDeleteIdle,
-    SupportsRotate,
-    SupportsReplay,
-    SupportsOwnKeys,
-]
+CAPABILITIES = [getattr(abc, name) for name in abc.__all__ if name.startswith("Supports")]
+OPTIONAL = [protocol for protocol in CAPABILITIES if not isinstance(MemorySaver(), protocol)]
 
 
 class Capable(MemorySaver, *OPTIONAL):
@@ -170,11 +152,8 @@ class Shouting(SaverWrapper):
 def test_an_overridden_method_holds_for_its_twins_and_spellings():
     saver = Shouting(MemorySaver())
     saver.put(None, made({"text": "a"}))
-
     assert saver.get().state == {"text": "A"}
-
     asyncio.run(saver.aput(None, made({"text": "b"})))
-
     assert saver.get().state == {"text": "B"}
     assert saver.get_writes(None) == saver.getWrites(None) == {"shouted": True}
     assert asyncio.run(saver.aget_writes(None)) == asyncio.run(saver.agetWrites(None)) == {"shouted": True}

@@ -1,7 +1,7 @@
 """Timers: a run sleeps, is resumed when it is due and not before, and no human sees it."""
 
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timezone
 
 import pytest
 
@@ -159,15 +159,11 @@ def test_a_time_that_has_passed_counts_as_a_call(saver, clock):
     [
         lambda: sleep(-1),
         lambda: sleep(float("nan")),
-        lambda: sleep(float("inf")),
         lambda: sleep(1e15),
-        lambda: sleep(timedelta(days=-1)),
         lambda: sleep(True),
         lambda: sleep("1"),
         lambda: wait_until(datetime(2031, 4, 1)),  # noqa: DTZ001
-        lambda: wait_until(60),
         lambda: interrupt("?", deadline=-1),
-        lambda: interrupt("?", deadline=datetime(2031, 4, 1)),  # noqa: DTZ001
         lambda: interrupt("?", default="no"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._log import records as records_module
-from savers._log.frame import CHECKPOINT, FRAME_SIZE, HEADER_SIZE, META, WRITE, pack_frame
+from savers._log.frame import CHECKPOINT, FRAME_SIZE, HEADER_SIZE, META, pack_frame
 from savers._log.records import BackwardReader, Records
 from savers.log import MemoryLogBytes
 
@@ -113,21 +113,6 @@ def test_a_whole_record_that_does_not_belong_there_is_damage(kind):
         scan(bad)
 
 
-NO_RUNS = {
-    "before the records": ("names no keyframe", lambda frames: (0, frames[4].offset)),
-    "none": ("names no keyframe", lambda frames: (frames[4].offset, frames[4].offset)),
-    "beyond the end": ("cut short", lambda frames: (frames[2].offset, frames[-1].end + 50)),
-    "inside a record": ("cut short", lambda frames: (frames[2].offset, frames[4].end - 1)),
-}
-
-
-@pytest.mark.parametrize(("reason", "choose"), NO_RUNS.values(), ids=NO_RUNS)
-def test_a_run_that_is_not_there_is_refused(reason, choose):
-    data = make_data(12)
-    with pytest.raises(CheckpointCorruptionError, match=reason):
-        records_of(data).read_run(*choose(scan(data)))
-
-
 class Racing(MemoryLogBytes):
     """A write is under way: some bytes are still zero when they are read for the first time."""
 
@@ -152,11 +137,3 @@ def test_a_record_that_was_read_in_the_middle_of_its_write_is_read_again():
         medium.open()
         medium.race(start, start + 9)
         assert [*Records(medium, FID).scan(HEADER_SIZE, len(data), 0)] == frames
-
-
-def test_the_records_show_up_to_where_a_power_loss_takes_nothing():
-    data = make_data(3)
-    end = len(data)
-    data += pack_frame(end, FID, 3, WRITE, b"", unsynced=512, boot=1)
-    assert records_of(data).find_vouched_end(end, len(data)) == end - 512
-    assert records_of(data).find_vouched_end(end + 1, len(data)) == 0

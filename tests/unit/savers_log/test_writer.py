@@ -4,13 +4,10 @@ import itertools
 
 import pytest
 
-from graphkit import Checkpoint
-from graphkit._values.state import merge
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.saver_kit import Changes, Codec, FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
-from savers.log import MemoryLogBytes, StaleLogError, StoredCheckpoint
+from savers.log import MemoryLogBytes, StaleLogError
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 
@@ -21,77 +18,6 @@ def frames_of(log):
 def states_of(log):
     reader = open_again(log)
     return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
-
-
-def updates(count):
-    """Updates of a state by every kind of change."""
-    yield {"n": 0, "items": [], "text": "t" * 6000, "blob": b""}
-
-    for n in range(1, count):
-        yield {
-            0: {"n": n},
-            1: {"n": n, "items": [*range(n)]},
-            2: {"text": "t" * 3000 + f"{n}" + "t" * 3000},
-            3: {"blob": b"b" * n * 900},
-            4: {"items": [*range(n - 3)], f"new {n}": {"deep": [n]}},
-        }[n % 5]
-
-
-# Three ways to know what changed
-
-
-def put_changes(log, checkpoint, base):
-    """As the engine does: with what changed."""
-    state, ops = merge(base, dict(checkpoint.state), {})
-    changes = Changes(base, {name: op for name, op in ops.items() if base.get(name, ...) != state[name]})
-    log.writer.put(with_changes(checkpoint, state, changes), None)
-    return state
-
-
-def put_whole(log, checkpoint, base):
-    """As a caller does that knows only the states."""
-    log.writer.put(checkpoint, None)
-    return checkpoint.state
-
-
-def put_packed(log, checkpoint, base):
-    """As LangGraph's adapter does: the changed values are packed already."""
-    if log.writer.state is None:
-        return put_whole(log, checkpoint, base)
-    codec = Codec()
-    packed = {}
-    for name, value in checkpoint.state.items():
-        if base.get(name, ...) == value:
-            continue
-        grows = isinstance(value, bytes) and isinstance(base.get(name), bytes)
-        packed[name] = None if grows else codec.pack(value, name)
-    stored = StoredCheckpoint(
-        checkpoint.id, "n", "m", checkpoint.created_us, checkpoint.parent_id, freeze(dict(checkpoint.metadata))
-    )
-    log.writer.put_packed(stored, checkpoint.state, packed)
-    return checkpoint.state
-
-
-def with_changes(checkpoint, state, changes):
-    return Checkpoint.from_stored(
-        id=checkpoint.id, node_id=checkpoint.node_id, next_node_id=checkpoint.next_node_id,
-        parent_id=checkpoint.parent_id, created_us=checkpoint.created_us, metadata=checkpoint.metadata,
-        state=state, changes=changes,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("way", [put_changes, put_whole, put_packed])
-def test_every_way_to_put_stores_the_same_states(log, way):
-    base = FrozenDict()
-    expected = []
-    for number, update in enumerate(updates(60)):
-        state = freeze({**base, **update})
-        checkpoint = Checkpoint(id=f"c{number}", node_id="n", next_node_id="m", state=state, metadata={"step": number})
-        base = way(log, checkpoint, base)
-        expected.append(dict(state))
-        assert log.writer.state is base
-    assert states_of(log) == expected
-    assert not log.frames.in_doubt
 
 
 # Keyframes

@@ -842,7 +842,6 @@ def test_an_owner_policy_is_for_one_saver():
         ("root", ["a/1", "c/1", "x"]),
         ("none", []),
         (None, []),
-        (["not hashable"], []),
     ],
 )
 def test_prefixes(principal, allowed):

@@ -27,7 +27,6 @@ from savers import (
     KeyFile,
     MemorySaver,
     ObjectStoreSaver,
-    SqliteSaver,
     SubjectKeys,
     VersionedMemorySaver,
     acting_as,
@@ -35,7 +34,7 @@ from savers import (
 )
 from tests.support.erasure import MARKER, fill, find_files
 from tests.support.logs import flip_in_file
-from tests.support.savers import ListSaver, saver_fixture
+from tests.support.savers import ListSaver, open_kind, saver_fixture
 
 pytestmark = pytest.mark.requirement("P73")
 
@@ -219,20 +218,14 @@ def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
     assert sorted(shared.threads(released=True)) == ["copy", "t"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: FileSystemSaver(path, fsync="never"),
-        lambda path: SqliteSaver(path / "runs.db", fsync="never"),
-        lambda path: nullcontext(ObjectStoreSaver(f"file://{path}/bucket")),
-    ],
-)
-def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path, make):
-    with make(tmp_path) as saver:
+@pytest.mark.parametrize("kind", ["file", "sqlite", "objects"])
+def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path, kind):
+    objects = nullcontext(ObjectStoreSaver(f"file://{tmp_path}/bucket"))
+    with objects if kind == "objects" else open_kind(kind, tmp_path) as saver:
         saver.put_writes(RunnableConfig("early", checkpoint_id="1ef"), {"k": "v"}, early=True)
         put(saver, "t", "ann")
         reports = {report.thread_id: report for report in erase_where(saver, {"user": "ann"})}
-        assert reports["t"].thread_id == "t"
+        assert reports.keys() == {"early", "t"}
         assert "nothing else tells whose it is" in reports["early"].remaining[0]
         assert saver.threads(released=True) == ["early"]
         assert (saver.delete("early"), saver.delete("early")) == (True, False)
@@ -248,11 +241,9 @@ def test_who_may_not_delete_may_not_erase(tmp_path, ledger):
             put(saver, f"{name}/1", "ann")
 
     with acting_as("bob"):
-        with pytest.raises(AccessDeniedError) as caught:
+        with pytest.raises(AccessDeniedError, match="delete"):
             erase(saver, "ann/1", ledger=ledger)
         reports = erase_where(saver, {"user": "ann"}, ledger=ledger)
-
-    assert caught.value.operation == "delete"
     assert outcomes(reports) == {"bob/1": True}
     assert erase(saver, RunnableConfig("ann/1").with_principal("ann")).ok
     assert len((tmp_path / "ledger").read_bytes().split()) == 4, "the refused one is not recorded"
@@ -366,7 +357,6 @@ def test_a_changed_record_and_another_key_are_errors(ledger, tmp_path):
         with pytest.raises(CheckpointCorruptionError, match="damaged, or was written with another key"):
             ledger.apply(saver)
         flip_in_file(path, position)
-
     with pytest.raises(CheckpointCorruptionError):
         ErasureLedger(path, key=bytes(32)).apply(saver)
     assert saver.threads() == ("t",)

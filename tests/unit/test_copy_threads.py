@@ -110,9 +110,7 @@ def test_only_the_chosen_threads_are_copied():
     for thread in "abc":
         put_one(source, thread)
     steps = []
-    done = copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
-
-    assert done.threads == ["c", "a"]
+    copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
     assert steps == [(1, 2, "c"), (2, 2, "a")]
     with pytest.raises(CheckpointNotFoundError, match="'x'"):
         copy_threads(source, target, ["b", "x"])

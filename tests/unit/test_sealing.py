@@ -68,7 +68,7 @@ def test_the_bytes_are_those_of_the_specification():
 def test_a_record_is_bound_to_every_field_of_its_place(field):
     other = {**PLACE, field: PLACE[field] + (16 if field == "flags" else 1)}
     with pytest.raises(CheckpointCorruptionError, match="moved to another place"):
-        seal_of().open(frame_of(sealed(), **{k: v for k, v in other.items() if k != "fid"}), other["fid"])
+        seal_of().open(frame_of(sealed(), **other), other["fid"])
 
 
 @pytest.mark.parametrize("owner", [("thread", ""), ("thread2", "inner"), ("thre", "adinner"), ("threadinner", "")])

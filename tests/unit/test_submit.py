@@ -31,7 +31,7 @@ from graphkit.errors import (
 from graphkit.operations import submit
 from graphkit.saver_kit import freeze
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support.graphs import LOG, ConcurrentCalls, leave_with_status, log_node, make_chain
 from tests.support.savers import contents, saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status_everywhere as status
@@ -257,13 +257,11 @@ def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(save
 
 
 @pytest.mark.parametrize("given", [{"x": object()}, {"log": {1: [object()]}}, "text", None, [1]])
-def test_what_cannot_be_stored_is_refused_and_leaves_no_thread(given, tmp_path):
-    with SqliteSaver(tmp_path / "runs.db", fsync="never") as sqlite:
-        for saver in (MemorySaver(), FileSystemSaver(tmp_path / "runs", fsync="never"), sqlite):
-            with pytest.raises(CheckpointSerializationError):
-                submit(saver, given, "t")
-            assert [*saver.threads()] == []
-            assert saver.summary(T) is None
+def test_what_cannot_be_stored_is_refused_and_leaves_no_thread(given, store):
+    with pytest.raises(CheckpointSerializationError):
+        submit(store, given, "t")
+    assert store.threads() == []
+    assert store.summary(T) is None
 
 
 def test_what_the_graph_cannot_begin_with_is_refused(saver):

@@ -9,7 +9,6 @@ from graphkit import (
     END,
     START,
     GraphResume,
-    InterruptionMetadata,
     RetryPolicy,
     RunnableConfig,
     StateGraph,
@@ -65,7 +64,6 @@ def test_a_run_sleeps_until_its_timer_is_due(saver, clock, time):
     node = nap(time)
     app = make_chain(a=log_node("a"), nap=node, b=log_node("b")).compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
-    assert isinstance(stop, InterruptionMetadata)
     assert (stop.node, stop.reason(), stop.due) == ("nap", "timer", NOON + HOUR)
     assert status(saver) == "sleeping"
 
@@ -289,10 +287,8 @@ def test_a_nested_graph_sleeps(saver, clock, how, embedded):
     app = graph.compile(checkpoint_saver=saver, clock=clock)
 
     stop = run(app, {}, how=how)
-    assert stop.due == NOON + MINUTE
-    assert stop.state.interrupts == ()
+    assert (stop.due, stop.state.interrupts) == (NOON + MINUTE, ())
     assert_no_human_is_asked(saver, app)
-
     before = contents(saver)
     assert run(app, None, how=how).due == stop.due
     assert contents(saver) == before

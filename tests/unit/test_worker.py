@@ -123,9 +123,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(saver, mine).run(once=True) == 1
 
-    assert status(saver, "mine") == "finished"
-    assert status(saver, "one") == "stalled"
-    assert status(saver, "two") == "stalled"
+    assert [status(saver, thread) for thread in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
     assert len(caplog.records) == 2  # the other graph, and none at all
     assert "another graph" in caplog.text
 

@@ -269,8 +269,7 @@ def lived(metrics, events):
 @pytest.mark.requirement("G38")
 def test_metrics(tmp_path):
     metrics = Metrics()
-    assert metrics.resume_success is None
-    assert metrics.checkpoints_per_second is None
+    assert (metrics.resume_success, metrics.checkpoints_per_second) == (None, None)
     lived(
         metrics,
         "graph.start node.complete checkpoint.save retry.attempt graph.fail "

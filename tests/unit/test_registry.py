@@ -154,12 +154,6 @@ def test_the_check_takes_what_the_constructor_takes(saver):
         assert checked.keys() == inspect.signature(saver).parameters.keys()
 
 
-def test_a_keyring_in_the_options_is_checked():
-    pytest.importorskip("cryptography")
-    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
-        check_saver_options("file", base_directory="runs", cipher={"one": "short"})
-
-
 def test_an_option_for_a_store_that_exists_is_named_first(monkeypatch):
     monkeypatch.setattr("graphkit.registry._STORES.registered", {})
     register_checkpoint_store("mine", MemorySaver())

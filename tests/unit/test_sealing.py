@@ -124,7 +124,7 @@ def test_a_function_that_fails_is_an_error_that_names_the_key():
     assert isinstance(caught.value.__cause__, ConnectionError)
     with pytest.raises(CheckpointKeyError, match="no such key"):
         seal_of(provide).open(frame_of(sealed()), FID)
-    for answer in (None, ("a",), ("a", b"short"), ("a", bytes(32), 1), [("a", bytes(32))]):
+    for answer in (None, ("a", b"short"), ("a", bytes(32), 1), [("a", bytes(32))]):
         with pytest.raises(CheckpointerConfigurationError):
             sealed(lambda _, answer=answer: answer)
 

@@ -135,7 +135,6 @@ def test_set_checkpoint_node_moves_time_on():
             states.append(states[-1].set_checkpoint_node(f"n{n}"))
         times = [each.timestamp for each in states]
         assert times == sorted(set(times))
-        assert states[-1].checkpoint_node == "n99"
 
 
 @pytest.mark.requirement("G1")
@@ -232,10 +231,7 @@ def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):
     assert not dataclasses.is_dataclass(state), "of which others would show the fields"
     assert b"hunter2" not in bytes_under(tmp_path)
     assert types_of(events) == ["state.create", "state.clone", "state.set", "state.merge"], "no event of a secret"
-
-    loaded = store.load(state.run_id)
-    assert loaded.get_secret("token") == (None, False)
-    assert loaded.set_secret("token", "again").get_secret("token") == ("again", True)
+    assert store.load(state.run_id).get_secret("token") == (None, False)
 
 
 class Outer(TypedDict):

@@ -339,16 +339,6 @@ def make_app(saver, clock):
     return graph.compile(checkpoint_saver=saver, clock=clock)
 
 
-def go_on(saver, clock):
-    """Serve the thread as workers do that come and go, until it has finished, or for eight hours."""
-    for _ in range(8):
-        for _ in range(3):  # a failure is repeated at once, and a death is noticed
-            Worker(saver, make_app(saver, clock), failed=True).run(once=True)
-            if status(saver) == "finished":
-                return
-        clock.advance(HOUR)
-
-
 def run(store, script):
     """Submit and serve, with a store of which each write is scripted; return how many writes there were."""
     clock = ManualClock(NOON)
@@ -366,7 +356,11 @@ def run(store, script):
             clock.advance(HOUR)
         writes = scripted.count("put") + scripted.count("put_writes")
     with FileSystemSaver(store, fsync="never") as saver:  # as another process
-        go_on(saver, clock)
+        for _ in range(24):  # a failure is repeated at once, and a death is noticed
+            Worker(saver, make_app(saver, clock), failed=True).run(once=True)
+            if status(saver) == "finished":
+                break
+            clock.advance(HOUR / 3)
         assert status(saver) == "finished"
         assert log_of(saver) == ["s", "awake", "late", "no", "j", "item 1", "item 2"]
     return writes

@@ -10,6 +10,7 @@ from savers import Compression, _delta as delta
 from savers._cipher import KeyRing
 from savers._compression import parse_compression
 from savers._delta import operations
+from savers._delta.values import cut
 from savers._log import history, packed_history
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
@@ -101,3 +102,7 @@ def test_a_wrong_checksum_of_a_value_is_damage(log, text, monkeypatch):
         with pytest.raises(CheckpointCorruptionError, match="checksum"):
             reader.packed.read(second)
         assert unpack(reader.packed.read(first)) == {"text": BASE}
+
+
+def test_nothing_is_cut_from_an_empty_value():
+    assert cut([], 0, 3) == []

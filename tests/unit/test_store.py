@@ -57,7 +57,9 @@ def test_a_new_state_knows_where_it_comes_from():
     assert before <= state.timestamp <= datetime.now(UTC)
     assert (state.checkpoint_node, state.data) == ("", {})
     (event,) = events
-    assert (event.type, event.level, event.thread_id) == ("state.create", "verbose", state.run_id)
+    assert event.type == "state.create"
+    assert event.level == "verbose"
+    assert event.thread_id == state.run_id
     assert event.data["run_id"] == state.run_id
 
 
@@ -89,8 +91,9 @@ def test_provenance_goes_along_and_merge_keeps_the_left_one():
     left = State({"a": 1}).set_checkpoint_node("left")
     right = State({"a": 2, "b": 3}).set_checkpoint_node("right")
     for changed in (left.clone(), left.set("x", 1), left.merge(right)):
-        found = (changed.run_id, changed.checkpoint_node, changed.timestamp)
-        assert found == (left.run_id, "left", left.timestamp)
+        assert changed.run_id == left.run_id
+        assert changed.checkpoint_node == "left"
+        assert changed.timestamp == left.timestamp
     assert left.merge(right).data == {"a": 2, "b": 3}
     assert left.clone() == left
     assert hash(left.clone()) == hash(left)

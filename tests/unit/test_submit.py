@@ -78,7 +78,9 @@ def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     assert app.submit({"log": "in"}, T) == T
     assert status(saver) == "queued"
     (checkpoint,) = saver.list(T)
-    assert (checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id) == (START, START, None)
+    assert checkpoint.node_id == START
+    assert checkpoint.next_node_id == START
+    assert checkpoint.parent_id is None
     assert dict(checkpoint.state) == {}
     assert app.invoke(None, T)["log"] == ["in", "a", "b"]
     assert status(saver) == "finished"

@@ -12,8 +12,8 @@ from tests.contract.test_filesystem import (
     choose_old,
 )
 from tests.contract.test_memory import TestMemorySaver as OnMemory, TestVersionedMemorySaver as OnVersionedMemory
-from tests.contract.test_postgres import TestPostgresSaver as OnPostgres, TestSealedPostgresSaver as OnSealedPostgres
-from tests.contract.test_sqlite import TestSealedSqliteSaver as OnSealedSqlite, TestSqliteSaver as OnSqlite
+from tests.contract.test_postgres import TestSealedPostgresSaver as OnSealedPostgres
+from tests.contract.test_sqlite import TestSealedSqliteSaver as OnSealedSqlite
 from tests.support.reopening import KEYS
 
 
@@ -48,28 +48,12 @@ class Audited:
         return super().peek(saver.delegate, config)
 
 
-@pytest.mark.sweep(30, of="tests")
-class TestMemory(Audited, OnMemory):
-    pass
-
-
 class TestVersionedMemory(Audited, OnVersionedMemory):
     pass
 
 
 @pytest.mark.sweep(30, of="tests")
 class TestFiles(Audited, OnFiles):
-    pass
-
-
-@pytest.mark.sweep(30, of="tests")
-class TestSqlite(Audited, OnSqlite):
-    pass
-
-
-@pytest.mark.requirement("P72")
-@pytest.mark.sweep(20, of="tests")
-class TestPostgres(Audited, OnPostgres):
     pass
 
 
@@ -93,13 +77,5 @@ class TestStackedOnPostgres(Audited, Guarded, OnSealedPostgres):
     cipher = SubjectKeys(KEYS, key_for=choose_old)
 
 
-del (
-    OnFiles,
-    OnMemory,
-    OnPostgres,
-    OnSealedFiles,
-    OnSealedPostgres,
-    OnSealedSqlite,
-    OnSqlite,
-    OnVersionedMemory,
-)  # pytest would collect them here, too
+# pytest would collect them here, too
+del OnFiles, OnMemory, OnSealedFiles, OnSealedPostgres, OnSealedSqlite, OnVersionedMemory

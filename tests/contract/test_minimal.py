@@ -27,11 +27,6 @@ class TestFourMethodsAndLists(SaverContract):
         return ListingSaver()
 
 
-@pytest.mark.parametrize(("saver", "lists"), [(ListSaver(), False), (ListingSaver(), True)])
-def test_qualities_follow_from_what_is_overridden(saver, lists):
-    assert (saver.lists_threads, saver.lists_namespaces, saver.measures_size) == (lists, lists, False)
-
-
 def test_what_the_four_cannot_answer_is_an_error():
     saver = ListSaver()
     saver.put(None, made({"n": 1}))
@@ -250,11 +245,9 @@ def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
         saver.put_writes(None, {"w": n})
         saver.add_tags(None, "one", "two")
     assert saver.prune("$default", keep_last=2) == 1
-    assert [(info.metadata, info.tags) for info in saver.history(None)] == [({"k": n}, ("one", "two")) for n in (2, 1)]
-    assert [saver.get_writes(RunnableConfig(checkpoint_id=checkpoint.id)) for checkpoint in saver.list(None)] == [
-        {"w": 2},
-        {"w": 1},
-    ]
+    for n, info in zip((2, 1), saver.history(None), strict=True):
+        assert (info.metadata, info.tags) == ({"k": n}, ("one", "two"))
+        assert saver.get_writes(RunnableConfig(checkpoint_id=info.id)) == {"w": n}
 
 
 def test_prune_is_refused_where_a_fork_may_hide_histories():

@@ -5,7 +5,7 @@ import inspect
 import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -34,12 +34,10 @@ from graphkit.saver_kit import get_principal
 from graphkit.testing import made
 from graphkit.worker import Worker
 from savers import (
-    DESTROYED,
     AccessControlledSaver,
     FileSystemSaver,
     MemorySaver,
     SaverWrapper,
-    SubjectKeys,
     ValidatingSaver,
     acting_as,
     policies,
@@ -70,14 +68,6 @@ class Recording:
     def __call__(self, *question):
         self.asked.append(question)
         return question[1] not in self.refused
-
-    @property
-    def operations(self):
-        return {operation for _, operation, _, _ in self.asked}
-
-    @property
-    def principals(self):
-        return {principal for principal, _, _, _ in self.asked}
 
 
 def is_refused(call, *arguments):
@@ -210,9 +200,10 @@ def test_an_operation_asks_under_its_own_name_only(store, name):
     policy = Recording()
     with acting_as("ann"):
         call(AccessControlledSaver(store, policy), name)
-    assert policy.operations == ({"copy", "put"} if name == "copy" else {name})
-    assert policy.principals == {"ann"}
-    assert {question[2] for question in policy.asked} == ({"t", "new"} if name == "copy" else {"t"})
+    questions = {("ann", name, "t")}
+    if name == "copy":
+        questions.add(("ann", "put", "new"))
+    assert {question[:3] for question in policy.asked} == questions
 
 
 def test_without_a_thread_nothing_of_a_refused_one_is_touched(store):
@@ -231,17 +222,6 @@ def test_what_touches_no_thread_is_not_asked(store):
     for name in sorted(FREE):
         getattr(saver, name, lambda: None)()  # a capability that this saver need not have
     assert policy.asked == []
-
-
-def test_a_new_operation_of_another_kind_cannot_be_forgotten():
-    from savers._wrappers.access import _guards
-
-    class Newer:
-        def replace_all(self, old, new):
-            """Not of a single history."""
-
-    with pytest.raises(TypeError, match="replace_all"):
-        _guards(Newer)(type("Guarded", (), {}))
 
 
 def test_the_thread_may_be_given_by_keyword(store):
@@ -285,23 +265,10 @@ async def asynchronous(principal, operation, thread_id, checkpoint_ns):
     return True
 
 
-class AsyncCall:
-    async def __call__(self, principal, operation, thread_id, checkpoint_ns):
-        return True
-
-
-@pytest.mark.parametrize(
-    ("policy", "reason"),
-    [
-        (asynchronous, "asynchronous"),
-        (AsyncCall(), "asynchronous"),
-        (policies.owner, "must take"),
-        ("owner", "callable"),
-    ],
-)
-def test_what_is_no_policy_is_refused_when_the_wrapper_is_built(policy, reason):
-    with pytest.raises(CheckpointerConfigurationError, match=reason):
-        AccessControlledSaver(MemorySaver(), policy)
+def test_what_is_no_policy_is_refused_when_the_wrapper_is_built():
+    for policy in (asynchronous, policies.owner, "owner"):
+        with pytest.raises(CheckpointerConfigurationError):
+            AccessControlledSaver(MemorySaver(), policy)
 
 
 def test_the_error_names_principal_and_operation_and_pickles():
@@ -389,23 +356,18 @@ def test_reports_are_about_what_may_be_read(two):
     seen = []
     with acting_as("bob"):
         report = two.verify(progress=lambda *each: seen.append(each[2]))
-        assert {each.thread_id for each in report.threads} == {"bob/1", "b2/1"}
-        assert sorted(seen) == ["b2/1", "bob/1"]
-        assert report.ok
+        assert sorted(seen) == sorted(each.thread_id for each in report.threads) == ["b2/1", "bob/1"]
         assert two.compact() == 0
         assert two.repair().files == ()
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "refused"),
-    [("bob/1", "ann/3", ("copy", "bob/1")), ("ann/1", "bob/3", ("put", "bob/3")), ("ann/1", "ann/3", None)],
-)
-def test_a_copy_needs_both(two, source, target, refused):
-    with acting_as("ann"), nullcontext() if refused is None else pytest.raises(AccessDeniedError) as caught:
-        two.copy(source, target)
-
-    assert refused is None or (caught.value.operation, caught.value.thread_id) == refused
-    assert (target in two.delegate.threads()) == (refused is None)
+def test_a_copy_needs_both(two):
+    with acting_as("ann"):
+        for source, target in (("bob/1", "ann/3"), ("ann/1", "bob/3")):
+            assert is_refused(two.copy, source, target)
+            assert target not in two.delegate.threads()
+        two.copy("ann/1", "ann/3")
+    assert "ann/3" in two.delegate.threads()
 
 
 def collect(watch):
@@ -553,27 +515,6 @@ def test_a_config_keeps_its_principal_which_is_no_part_of_its_value():
     assert RunnableConfig.of({"configurable": {"thread_id": "t", "principal": "ann"}}).metadata == {}
 
 
-def test_it_does_not_bleed_into_other_tasks_and_threads():
-    policy = Recording()
-    saver = AccessControlledSaver(MemorySaver(), policy)
-
-    async def act(principal, steps):
-        with acting_as(principal):
-            for _ in range(steps):
-                await saver.aget(principal)
-                await asyncio.sleep(0)
-
-    async def run():
-        await asyncio.gather(*(act(f"p{n}", 5) for n in range(8)), saver.aget("None"))
-
-    asyncio.run(run())
-    assert all(str(principal) == thread for principal, _, thread, _ in policy.asked)
-    assert len(policy.asked) == 41
-    with acting_as("ann"), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(get_principal).result() is None
-    assert get_principal() is None
-
-
 def make_app(saver, *, options=None, **nodes):
     return make_chain({}, **nodes).compile(checkpoint_saver=saver, **(options or {}))
 
@@ -631,17 +572,6 @@ def test_a_run_asks_for_its_nested_graphs():
     assert ran == []
 
 
-def test_a_run_asks_for_a_lock_only_where_it_takes_one():
-    def policy(principal, operation, thread_id, checkpoint_ns):
-        return operation != "run_lock" or checkpoint_ns.count("/") == 0
-
-    saver, own = (AccessControlledSaver(MemorySaver(), policy) for _ in range(2))
-    for innermost in (saver, own):
-        middle = make_app(own, inner=make_app(innermost, b=Principals()))
-        app = make_app(saver, middle=middle)
-        assert app.invoke({"n": 1}, "t")["n"] == 1
-
-
 def test_the_check_reaches_through_wrappers():
     inner, ran = AccessControlledSaver(MemorySaver(), Recording("put_writes")), Principals()
     for saver in (SaverWrapper(inner), ValidatingSaver(inner), AccessControlledSaver(inner, allow_all)):
@@ -668,7 +598,7 @@ def test_it_reaches_all_threads_of_a_run(durability, how):
         with ThreadPoolExecutor(2) as pool:
             invoke(app, {"n": 1}, RunnableConfig.of(config).replace(executor=pool), how=how)
         assert seen == [(name, name)] * 4
-        assert policy.principals == {name}
+        assert {principal for principal, *_ in policy.asked} == {name}
         seen.clear()
         policy.asked.clear()
 
@@ -846,23 +776,6 @@ def test_what_was_released_still_has_its_owner(owned):
     put_as("bob", owned, "t")
 
 
-def test_a_thread_whose_key_was_destroyed_belongs_to_no_principal(tmp_path, caplog):
-    pytest.importorskip("cryptography")
-    keys = {"current": bytes(32), "old": bytes(range(32))}
-    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: "old")
-    with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as inner:
-        put_as("ann", AccessControlledSaver(inner, policies.owner()), "t")
-
-    destroyed = {**keys, "old": DESTROYED}
-    with FileSystemSaver(tmp_path, fsync="never", cipher=destroyed) as inner, acting_as("ann"):
-        owned = AccessControlledSaver(inner, policies.owner())
-        assert is_refused(owned.delete, "t")
-        assert owned.threads() == []
-        assert inner.threads() == ["t"]
-
-    assert caplog.messages == [], "the policy does not fail"
-
-
 def test_two_who_put_first_do_not_share_a_thread(owned):
     """Both have asked before either has put."""
     both = threading.Barrier(2)
@@ -896,9 +809,8 @@ def test_a_run_makes_a_thread_of_its_own(owned):
     with acting_as("ann"), owned.run_lock("u"):
         owned.put("u", made({"n": 1}))
 
-    for thread in ("t", "u"):
-        for checkpoint in owned.delegate.list(thread):
-            assert checkpoint.metadata["owner"] == "ann"
+    checkpoints = [*owned.delegate.list("t"), *owned.delegate.list("u")]
+    assert {checkpoint.metadata["owner"] for checkpoint in checkpoints} == {"ann"}
 
 
 def test_a_watch_of_all_does_not_tell_that_the_thread_of_another_was_deleted(owned):
@@ -924,16 +836,17 @@ def test_an_owner_policy_is_for_one_saver():
 
 @pytest.mark.parametrize(
     ("principal", "allowed"),
-    [("ann", ["a/1"]), ("bob", ["c/1"]), ("root", ["a/1", "c/1", "x"]), ("none", []), ("eve", []), (None, [])],
+    [
+        ("ann", ["a/1"]),
+        ("bob", ["c/1"]),
+        ("root", ["a/1", "c/1", "x"]),
+        ("none", []),
+        (None, []),
+    ],
 )
 def test_prefixes(principal, allowed):
     policy = policies.prefix({"ann": "a/", "bob": ["b/", "c/"], "root": "", "none": []})
     assert [thread for thread in ("a/1", "c/1", "x") if policy(principal, "get", thread, "")] == allowed
-
-
-def test_prefixes_of_what_cannot_be_a_key_and_of_what_is_no_text():
-    with acting_as(["not hashable"]):
-        assert is_refused(AccessControlledSaver(MemorySaver(), policies.prefix({"ann": "a/"})).get, "a/1")
     with pytest.raises(CheckpointerConfigurationError):
         policies.prefix({"ann": [1]})
 

@@ -5,13 +5,10 @@ import json
 import logging
 import pickle
 import stat
-import threading
 import tracemalloc
-from base64 import b64encode
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from time import sleep
 
 import pytest
 
@@ -40,8 +37,6 @@ from savers import (
     acting_as,
     policies,
 )
-from tests.support.disks import FileIO
-from tests.support.savers import ListSaver
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -90,14 +85,9 @@ def make_store(tmp_path):
 def test_a_relative_path_means_the_same_log_after_a_change_of_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with AuditLog("log") as log:
+        monkeypatch.chdir(tmp_path.parent)
         append_call(log)
-        (tmp_path / "elsewhere").mkdir()
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        assert log.verify().entries == 2
-        log.close()
-        append_call(log)
-        assert log.verify().entries == 3
-    assert not any((tmp_path / "elsewhere").iterdir())
+    assert AuditLog(tmp_path / "log").verify().entries == 2
 
 
 OPERATIONS_WITH_RECORDS = sorted({*OPERATIONS} - FREE)
@@ -173,22 +163,16 @@ def test_a_record_has_the_outcome_of_an_operation_and_its_checkpoint(log):
     with pytest.raises(CheckpointNotFoundError):
         saver.put(CONFIG.with_check_point_id("none"), made({"n": 2}))
     saver.put(CONFIG.with_check_point_id(checkpoint.id), made({"n": 3}))
+    latest = saver.get(CONFIG).id
+    saver.add_tags(CONFIG, "good")
 
-    first, failed, replaced = log.records()
+    first, failed, replaced, _, tagged = log.records()
     assert (first.result, first.checkpoint_id) == ("ok", checkpoint.id)
     assert first.digest.startswith("sha256:")
     assert datetime.fromisoformat(first.time) <= datetime.now(UTC)
     assert (failed.result, failed.error) == ("failed", "CheckpointNotFoundError")
     assert replaced.details["replaces"] == checkpoint.id
-
-
-def test_a_record_of_writes_and_tags_names_the_latest_checkpoint(log):
-    saver = put_one(log)
-    latest = saver.get(CONFIG).id
-    saver.put_writes(CONFIG, {"answer": 1})
-    saver.add_tags(CONFIG, "good")
-    saver.remove_tags(CONFIG, "good")
-    assert [record.checkpoint_id for record in log.records()[-3:]] == [latest] * 3
+    assert tagged.checkpoint_id == latest
 
 
 def test_records_are_chosen_by_who_and_thread_and_time_and_operation(log):
@@ -201,9 +185,6 @@ def test_records_are_chosen_by_who_and_thread_and_time_and_operation(log):
     assert len(log.records(thread_id="bob/1", operation="get")) == 1
     assert len(log.records(since=now - minute)) == 4
     assert log.records(since=now + minute) == []
-
-
-def test_records_since_a_time_without_a_zone_are_refused(log):
     with pytest.raises(ValueError, match="aware"):
         log.records(since=datetime(2026, 1, 1))  # noqa: DTZ001
 
@@ -238,7 +219,6 @@ def test_what_each_of_several_policies_adds_to_metadata_is_part_of_the_digest(lo
     with acting_as("ann"):
         saver.put(CONFIG, CHECKPOINT)
         saver.put_writes(CONFIG, {"answer": 1})
-
     assert {"tenant", "owner"} <= store.get(CONFIG).metadata.keys()
     assert log.verify(saver).problems == ()
 
@@ -284,29 +264,6 @@ def test_a_prune_whose_result_cannot_be_read_is_no_finding(tmp_path, log):
     assert not log.verify(store).ok
 
 
-def test_a_prune_of_threads_that_cannot_be_listed_does_not_say_what_it_removed(log):
-    saver = AuditedSaver(ListSaver(), log)
-    with pytest.raises(CheckpointerConfigurationError):
-        saver.prune(keep_last=1)
-    (record,) = log.records()
-    assert record.result == "failed"
-    assert "removed" not in record.details
-
-
-def test_a_type_that_is_not_registered_is_no_problem_of_the_store(tmp_path, log):
-    saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
-    saver.register_types(Amount)
-    saver.put(CONFIG, made({"amount": Amount.SMALL}))
-    (record,) = log.records()
-    assert record.digest is not None
-
-    known = FileSystemSaver(tmp_path / "store", types=[Amount])
-    assert log.verify(known).problems == ()
-    unknown = FileSystemSaver(tmp_path / "store")
-    with pytest.raises(CheckpointSerializationError):
-        log.verify(unknown)
-
-
 def test_a_run_lock_that_another_run_holds_is_recorded_as_failed(tmp_path, log):
     saver = AuditedSaver(FileSystemSaver(tmp_path / "store", fsync="never"), log)
     with saver.delegate.run_lock(CONFIG), ThreadPoolExecutor(1) as executor:
@@ -315,10 +272,7 @@ def test_a_run_lock_that_another_run_holds_is_recorded_as_failed(tmp_path, log):
             executor.submit(lock.__enter__).result()
     with saver.run_lock(CONFIG):
         pass
-    assert [(record.operation, record.result, record.error) for record in log.records()] == [
-        ("run_lock", "failed", "ThreadBusyError"),
-        ("run_lock", "ok", None),
-    ]
+    assert [(record.result, record.error) for record in log.records()] == [("failed", "ThreadBusyError"), ("ok", None)]
 
 
 def test_an_error_while_a_history_is_replayed_is_recorded(tmp_path, log):
@@ -328,16 +282,9 @@ def test_an_error_while_a_history_is_replayed_is_recorded(tmp_path, log):
     reader = AuditedSaver(FileSystemSaver(tmp_path / "store"), log)
     with pytest.raises(CheckpointSerializationError):
         list(reader.replay(CONFIG))
-    with pytest.raises(CheckpointNotFoundError):
-        list(reader.replay(CONFIG, version=7))
     next(reader.replay(CONFIG))
     records = log.records(operation="replay")
-    assert [(record.result, record.error) for record in records] == [
-        ("ok", None),
-        ("failed", "CheckpointSerializationError"),
-        ("failed", "CheckpointNotFoundError"),
-        ("ok", None),
-    ]
+    assert [record.error for record in records] == [None, "CheckpointSerializationError", None]
 
 
 def test_the_wrong_order_of_wrappers_warns(log, caplog):
@@ -379,8 +326,7 @@ def test_the_log_stays_valid_after_an_erasure(tmp_path, log):
 
 
 def put_in_another_process(opener):
-    saver = opener()
-    saver.put(RunnableConfig("other"), made({"n": 1}))
+    opener().put(RunnableConfig("other"), CHECKPOINT)
 
 
 def test_what_another_process_opens_is_audited_with_the_same_keys(tmp_path):
@@ -437,31 +383,24 @@ def test_a_guess_cannot_be_confirmed_without_the_key(tmp_path):
     assert len(digests) == 3
 
 
-def test_a_digest_key_may_be_in_a_key_file(tmp_path):
-    (tmp_path / "keys").write_text(f"2026 {b64encode(KEY).decode()}\n")
-    saver = put_one(AuditLog(tmp_path / "log", digest_key=tmp_path / "keys"))
-    assert AuditLog(tmp_path / "log").verify(saver, digest_key=KEY).ok
-
-
 @pytest.fixture
 def keys(tmp_path):
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     private = Ed25519PrivateKey.from_private_bytes(KEY)
-    private_pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    public_pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (tmp_path / "private.pem").write_bytes(private_pem)
-    (tmp_path / "public.pem").write_bytes(public_pem)
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (tmp_path / "private.pem").write_bytes(pem)
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "public.pem").write_bytes(pem)
     return {
         "bytes": (KEY, private.public_key().public_bytes_raw()),
-        "PEM": (private_pem, public_pem),
         "file": (tmp_path / "private.pem", str(tmp_path / "public.pem")),
         "object": (private, private.public_key()),
     }
 
 
-@pytest.mark.parametrize("kind", ["bytes", "PEM", "file", "object"])
+@pytest.mark.parametrize("kind", ["bytes", "file", "object"])
 def test_a_signing_key_may_be_given_in_several_forms(tmp_path, keys, kind):
     private, public = keys[kind]
     log = AuditLog(tmp_path / "log", signing_key=private)
@@ -478,28 +417,22 @@ def test_a_signing_key_may_be_given_in_several_forms(tmp_path, keys, kind):
 
 
 @pytest.mark.parametrize(
-    "options", [{"sign_every": 0}, {"max_bytes": 0}, {"digest_key": b"short"}, {"digest_key": "no such file"}]
-)
-def test_invalid_options_are_refused(tmp_path, options):
-    with pytest.raises(CheckpointerConfigurationError):
-        AuditLog(tmp_path / "log", **options)
-    assert not (tmp_path / "log").exists()
-
-
-@pytest.mark.parametrize(
     "use",
-    [lambda log: audit(log, on_error="ignore"), lambda log: audit("log"), lambda log: log.verify(expect_head="12")],
+    [
+        lambda log: AuditLog("new", sign_every=0),
+        lambda log: AuditLog("new", max_bytes=0),
+        lambda log: AuditLog("new", digest_key=b"short"),
+        lambda log: AuditLog("new", digest_key="no such file"),
+        lambda log: audit(log, on_error="ignore"),
+        lambda log: audit("log"),
+        lambda log: log.verify(expect_head="12"),
+    ],
 )
-def test_invalid_arguments_are_refused(log, use):
+def test_invalid_options_are_refused(log, use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointerConfigurationError):
         use(log)
-
-
-def test_an_expected_head_may_be_text(log):
-    put_one(log)
-    head = log.verify().head
-    assert log.verify(expect_head=f"{head.seq}:{head.digest}").ok
-    assert not log.verify(expect_head=f"{head.seq}:{'0' * 64}").ok
+    assert not (tmp_path / "new").exists()
 
 
 def test_reading_makes_no_directory_and_files_are_private(tmp_path):
@@ -545,30 +478,6 @@ def test_a_signed_head_is_due_when_the_last_one_requires_it(tmp_path, keys, numb
         append_call(first)
     heads = [line for line in first.export() if '"kind":"head"' in line]
     assert len(heads) < 25
-
-
-class SlowIO(FileIO):
-    """Says when a sync has begun, and takes long over it."""
-
-    def __init__(self):
-        super().__init__()
-        self.has_begun = threading.Event()
-
-    def fdatasync(self, fd):
-        self.has_begun.set()
-        sleep(0.2)
-        super().fdatasync(fd)
-
-
-def test_a_reader_waits_for_the_file_that_a_writer_is_about_to_begin(tmp_path):
-    io = SlowIO()
-    log = AuditLog(tmp_path / "log", io=io, max_bytes=1)
-    append_call(log)
-    with ThreadPoolExecutor(1) as writer:
-        writer.submit(append_call, log)
-        assert io.has_begun.wait(10)
-        assert AuditLog(tmp_path / "log").verify().ok
-        assert log.verify().ok
 
 
 def test_a_missing_last_file_is_reported_without_waiting_for_ever(tmp_path):
@@ -634,14 +543,13 @@ def test_a_logger_gets_each_entry(caplog):
     with acting_as("ann"):
         put_one(logging.getLogger("audit"))
 
-    records = [record for record in caplog.records if record.name == "audit"]
-    intent, outcome = (record.audit for record in records)
+    first, second = (record for record in caplog.records if record.name == "audit")
+    intent = first.audit
+    assert json.loads(first.getMessage()) == intent
     assert intent["kind"] == "intent"
     assert intent["principal"] == "ann"
-    assert outcome["kind"] == "outcome"
-    assert outcome["of"] == intent["seq"]
-    assert "principal" not in outcome
-    assert json.loads(records[0].getMessage()) == intent
+    assert second.audit["kind"] == "outcome"
+    assert second.audit["of"] == intent["seq"]
 
 
 def test_a_function_gets_each_entry_and_may_refuse():

@@ -7,7 +7,6 @@ import enum
 import pathlib
 import sys
 import threading
-import uuid
 from collections import OrderedDict
 from dataclasses import InitVar, dataclass, field, fields, is_dataclass
 from decimal import Decimal
@@ -188,12 +187,6 @@ def test_a_flat_list_and_items_after_a_header_are_packed_as_any_list(items):
     assert CODEC.pack_items(list(frozen)[:2]) + CODEC.pack_items(list(frozen)[2:]) == CODEC.pack_items(frozen)
 
 
-@pytest.mark.parametrize("odd", ["\ud800", 2**63, -(2**63) - 1])
-def test_a_flat_list_holds_what_msgpack_does_not(odd):
-    values = ("text", odd, None)
-    assert CODEC.pack_flat(values) == CODEC.pack(freeze([*values]))
-
-
 def test_plain_data_is_plain_msgpack():
     value = {"a": [1, "x", None, True, 2.5, b"b"], 1: {"c": {}}}
     assert CODEC.pack(freeze(value)) == msgpack.packb(value) == CODEC.pack(value)
@@ -209,14 +202,8 @@ def test_what_is_unpacked_is_frozen_and_knows_its_kind(value):
 
 
 def test_equal_sets_give_equal_bytes():
-    a, b = {0, 8}, {8, 0}
-    assert list(a) != list(b)
-    assert CODEC.pack(a) == CODEC.pack(b)
-
-
-def test_what_a_tuple_or_a_list_holds_is_frozen():
-    assert type(CODEC.unpack(CODEC.pack(([1],)))[0]) is FrozenList
-    assert type(CODEC.unpack(CODEC.pack([{"a": {1}}]))[0]["a"]) is FrozenSet
+    assert list({0, 8}) != list({8, 0})
+    assert CODEC.pack({0, 8}) == CODEC.pack({8, 0})
 
 
 def test_what_an_application_object_holds_is_its_own():
@@ -260,10 +247,6 @@ class Unknown:
     a: int
 
 
-class Text(str):
-    __slots__ = ()
-
-
 def beside():
     note = Note("x")
     note.other = 1
@@ -282,16 +265,6 @@ def half():
     return note
 
 
-class SubPair(Pair):
-    pass
-
-
-def sub_pair():
-    pair = SubPair(1)
-    pair.x = 1
-    return pair
-
-
 REFUSED = [
     ({"messages": [0, 1, 2, {"when": Stranger()}]}, "", "messages[3].when", "Stranger", "leave it out"),
     ({"a b": Unknown(1)}, "config", "config['a b']", "Unknown", r"FileSystemSaver\(types=\[Unknown\]\)"),
@@ -299,19 +272,15 @@ REFUSED = [
     ({"k" * 90 + " ": Stranger()}, "", "['" + "k" * 56 + "...]", "Stranger", "leave it out"),
     ([Outer(Colour.RED, [Note(Stranger())])], "s", "s[0].notes[0].text", "Stranger", "leave it out"),
     (Model(name="x", extra={1: Stranger()}), "m", "m.extra[1]", "Stranger", "leave it out"),
-    (Pair(1, Stranger()), "", "right", "Stranger", "leave it out"),
     ({frozenset({Stranger})}, "s", "s", "type", "leave it out"),
     (OrderedDict(a=1), "x", "x", "collections.OrderedDict", r"dict\(x\)"),
     ([bytearray(b"x")], "x", "x[0]", "bytearray", r"bytes\(x\)"),
-    ([Text("x")], "x", "x[0]", "Text", r"str\(x\)"),
-    ([(i for i in "")], "x", "x[0]", "generator", r"list\(x\)"),
     ([threading.Lock()], "x", "x[0]", "_thread.lock", "make it again"),
     ([msgpack.ExtType(1, b"")], "x", "x[0]", "msgpack.ext.ExtType", "storage format"),
     ([dt.datetime(2020, 1, 1, tzinfo=type("Z", (dt.tzinfo,), {})())], "x", "x[0]", "Z", "ZoneInfo with a key"),
     ([beside()], "x", "x[0]", "Note", "'other' is not a field"),
     ([hidden()], "x", "x[0]", "Slotted", "'hidden' is not a field"),
     ([half()], "x", "x[0]", "Note", "'text' has no value"),
-    ([2**70, {"x": Stranger()}], "x", "x[1].x", "Stranger", "leave it out"),
 ]
 
 
@@ -323,14 +292,6 @@ def test_refusals_have_the_path_the_type_and_the_advice(value, path, where, name
             CODEC.pack(form, path)
         assert caught.value.path == where
         assert caught.value.type_name.endswith(name)
-
-
-def test_refused_items_are_counted_from_the_start():
-    with pytest.raises(CheckpointSerializationError) as caught:
-        CODEC.pack_items([1, {"when": Stranger()}], "messages", 10)
-    assert caught.value.path == "messages[11].when"
-    with pytest.raises(CheckpointSerializationError):
-        Codec([SubPair]).pack(sub_pair())
 
 
 def nested(levels, value, wrap=lambda x: [x]):
@@ -351,7 +312,6 @@ def test_what_is_nested_too_deeply_is_refused(wrap):
 
 
 def test_the_deepest_that_packs_unpacks():
-    packed = None
     for levels in range(1015, 1030):
         value = FrozenList()
         for _ in range(levels):
@@ -364,7 +324,6 @@ def test_the_deepest_that_packs_unpacks():
         assert CODEC.unpack(packed).kind == PLAIN
     else:
         pytest.fail("no depth was refused")
-    assert packed is not None
 
 
 def test_a_root_model_can_be_stored_again_after_it_was_read():
@@ -377,7 +336,6 @@ def test_a_root_model_can_be_stored_again_after_it_was_read():
 def test_registering():
     codec = Codec([Outer])
     assert set(codec.types.values()) == {Outer, Colour, Note, Point}
-
     codec.register(Outer, Outer)
     codec.register_as("strict", Strict)
     assert codec.types["strict"] is Strict
@@ -412,8 +370,7 @@ def test_unknown_types_are_named_and_their_fields_are_at_hand():
 
     name, fields = caught.value.raw
     assert name.endswith("Note")
-    assert fields["text"] == "x"
-    assert fields["tags"] == [1]
+    assert (fields["text"], fields["tags"]) == ("x", [1])
     with pytest.raises(CheckpointSerializationError, match="unknown ext") as caught:
         CODEC.unpack(msgpack.packb([msgpack.ExtType(77, b"ab")]))
     assert caught.value.raw == (77, b"ab")
@@ -425,17 +382,12 @@ def record(mark, *rest):
 
 def test_changed_classes():
     codec = Codec()
-
     for name, cls in {"e": Colour, "n": Pair, "d": Note, "p": Strict, "s": Point}.items():
         codec.register_as(name, cls)
 
     assert codec.unpack(record(5, "n", {"left": 1})) == Pair(1, 7)
-
     made = codec.unpack(record(6, "d", {"text": "x"}))
-
-    assert made.text == "x"
-    assert made.tags == []
-    assert hasattr(made, "late") is False
+    assert vars(made) == {"text": "x", "tags": []}
     assert codec.unpack(record(6, "s", {"x": 1.0})) == Point(1.0, None)
     assert codec.unpack(record(7, "p", {"a": 1}, ["a"], None, None)) == Strict(a=1, b=5)
 
@@ -496,12 +448,10 @@ def test_hostile_bytes_raise_only_what_is_documented(data):
 
 def test_timestamps_of_msgpack_itself_are_read():
     when = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
-    made = CODEC.unpack(msgpack.packb([when], datetime=True))
-    assert made == [when]
-    assert CODEC.unpack(CODEC.pack(made)) == [when]
+    assert CODEC.unpack(msgpack.packb([when], datetime=True)) == [when]
 
 
-def test_zones_and_paths_that_this_machine_lacks(monkeypatch):
+def test_zones_and_paths_that_this_machine_lacks():
     with pytest.raises(CheckpointSerializationError, match="does not know the time zone 'No/Where'"):
         CODEC.unpack(msgpack.packb(msgpack.ExtType(8, b"\3No/Where")))
     alien = b"\3x" if sys.platform != "win32" else b"\2x"
@@ -517,19 +467,3 @@ def test_a_full_stack_is_no_damage():
 
     with pytest.raises(CheckpointSerializationError, match="too deeply to be read here"):
         deeper(sys.getrecursionlimit() - 250)
-
-
-def test_no_memory_is_no_damage(monkeypatch):
-    def full(*_args, **_kwargs):
-        raise MemoryError
-
-    monkeypatch.setattr("graphkit._values.codec.unpackb", full)
-    with pytest.raises(MemoryError):
-        CODEC.unpack(b"\1")
-
-
-def test_identity_of_a_type_is_not_its_name():
-    fake = type("UUID", (), {"__module__": "uuid", "bytes": b"x" * 16})
-    with pytest.raises(CheckpointSerializationError):
-        CODEC.pack(fake())
-    assert CODEC.unpack(CODEC.pack(uuid.UUID(int=5))) == uuid.UUID(int=5)

@@ -11,9 +11,8 @@ from functools import partial
 from threading import Barrier
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Channels, Checkpoint, RunnableConfig
+from graphkit import END, START, Checkpoint, RunnableConfig
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -23,15 +22,14 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.saver_kit import Codec, FrozenDict, IncomingThread
+from graphkit.saver_kit import Codec, FrozenDict, FrozenList, IncomingThread
 from graphkit.testing import ScriptedSaver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt, with_lazy_state
-from tests.support.graphs import make_graph, pending_ids
+from tests.support.graphs import pending_ids
 from tests.support.savers import ListingSaver, ListSaver
-from tests.support.sweeps import examples
-from tests.support.terminal import checkpoint
+from tests.support.terminal import checkpoint, damage
 from tests.support.threads import TYPES, assert_same, everything, exact
 
 T = RunnableConfig("t")
@@ -107,24 +105,12 @@ def test_versions_come_along(tmp_path, origin, kind):
     assert (again.skipped_checkpoints, again.skipped_versions) == (14, 3)
 
 
-def test_without_versions_the_active_history_is_copied(tmp_path):
-    source, target = with_versions(made("file", tmp_path / "a")), MemorySaver()
-    target.register_types(*TYPES)
-    with pytest.raises(CheckpointerConfigurationError, match=r"keeps no versions, and thread .*versions=False"):
-        copy_threads(source, target)
-    assert list(target.threads()) == []
-    assert copy_threads(source, target, versions=False) == (["t"], [], 5, 0, 0, 0)
-    assert_same(source, target)
-
-
 def test_only_the_chosen_threads_are_copied():
     source, target = MemorySaver(), MemorySaver()
     for thread in "abc":
         put_one(source, thread)
     steps = []
-    done = copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
-
-    assert done.threads == ["c", "a"]
+    copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
     assert steps == [(1, 2, "c"), (2, 2, "a")]
     with pytest.raises(CheckpointNotFoundError, match="'x'"):
         copy_threads(source, target, ["b", "x"])
@@ -157,27 +143,13 @@ def test_what_was_added_to_the_source_is_appended():
     old = source.list(T)[2].id
     source.put_writes(T.with_check_point_id(old), {"later": 1})
     source.add_tags(T.with_check_point_id(old), "new tag")
-    source.put(T, checkpoint(30, "d", END, {"n": 30}))
+    source.put(T, checkpoint(30, "d", END, {"n": float("nan")}))
     source.put(RunnableConfig("t", checkpoint_ns="other"), checkpoint(31, "d", END, {"n": 31}))
     source.put(RunnableConfig("v"), checkpoint(32, "d", END, {"n": 32}))
     done = copy_threads(source, target)
 
     assert (done.checkpoints, done.skipped_checkpoints, done.skipped_threads) == (3, 5, [])
     assert_same(source, target)
-
-
-def test_a_history_that_was_released_since_then_becomes_a_version():
-    source, target = with_versions(made("versioned")), made("versioned")
-    copy_threads(source, target)
-    source.release(T)
-    put_one(source, number=40)
-    done = copy_threads(source, target, ["t"])
-    assert (done.checkpoints, done.versions, done.skipped_versions) == (1, 1, 2)
-    assert_versions_same(source, target)
-    assert_same(source, target)
-
-
-METHODS = ("put", "put_writes", "add_tags", "release")
 
 
 def test_an_answer_that_comes_while_the_thread_is_copied_comes_along():
@@ -191,15 +163,13 @@ def test_an_answer_that_comes_while_the_thread_is_copied_comes_along():
 # Conflicts
 
 
-FIELDS = ("id", "node_id", "next_node_id", "state", "parent_id", "created_at", "metadata")
-
-
 def changed(number, **fields):
     """Put all checkpoints of `everything`, one of them with other fields."""
 
     def put_all(saver):
         for stored in reversed(everything(made("memory")).list(T)):
-            own = {name: getattr(stored, name) for name in FIELDS}
+            names = ("id", "node_id", "next_node_id", "state", "parent_id", "created_at", "metadata")
+            own = {name: getattr(stored, name) for name in names}
             saver.put(T, Checkpoint(**own | (fields if stored.id.endswith(f"{number:012d}") else {})))
 
     return put_all
@@ -248,7 +218,8 @@ def test_a_target_that_differs_is_refused_and_not_changed(name):
 
     with pytest.raises(CheckpointConflictError, match=f"thread 't': .*{message}"):
         copy_threads(source, target)
-    assert [call.method for call in target.calls if call.method in METHODS] == []
+    for method in ("put", "put_writes", "add_tags", "release"):
+        assert target.count(method) == 0
 
 
 @pytest.mark.parametrize("kind", ["file", "versioned"])
@@ -291,7 +262,6 @@ def test_a_thread_that_cannot_be_copied_does_not_stop_the_others():
         pool.submit(copy_threads, source, target, progress=lambda *step: done.append(step)).result()
     message = str(caught.value)
 
-    assert message.startswith("thread 't01': namespace ''")
     assert message.endswith(" (cannot copy t01, t03; all others are done)")
     assert caught.value.thread_id == "t01"
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
@@ -314,9 +284,7 @@ def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
             pool.submit(copy_threads, source, target).result()
 
     locks = [call.args for call in target.calls if call.method == "run_lock"]
-
     timeouts = {config.thread: timeout for config, timeout in locks if config.thread in target.threads()}
-
     assert timeouts == {"t00": None, "t02": 0, "t05": 0}
 
 
@@ -327,16 +295,10 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
         for number in range(3):
             source.put(RunnableConfig(name), checkpoint(number, "n", "n", {"text": f"{number} " * 100}))
     source.close()
-    (log,) = tmp_path.glob("t-b-*/log")
-    data = bytearray(log.read_bytes())
-    place = data.index(b"1 1 1 1")
-    data[place : place + 20] = bytes(20)
-    log.write_bytes(data)
-
+    damage(tmp_path, "b", -400)
     with pytest.raises(CheckpointCorruptionError, match=r"\(cannot copy b; all others are done\)$") as caught:
         copy_threads(source, target, named)
-    assert caught.value.path == str(log)
-    assert caught.value.offset > 0
+    assert caught.value.path == str(*tmp_path.glob("t-b-*/log"))
     assert sorted(target.threads()) == ["a", "c"]
 
 
@@ -461,20 +423,6 @@ def test_copies_in_opposite_directions_do_not_wait_for_each_other():
 # Costs
 
 
-def growing(saver, count):
-    """A list that grows by one element at each step, as a run stores it."""
-
-    def grow(state):
-        return {"log": [f"message {state['n']} " + "x" * 100], "n": state["n"] + 1}
-
-    def choose(state):
-        return "a" if state["n"] < count else END
-
-    graph = make_graph({"log": Channels.appender(list)}, "START>a", a=grow)
-    graph.add_conditional_edges("a", choose, ["a", END])
-    graph.compile(checkpoint_saver=saver, max_iterations=count + 5).invoke({"n": 0}, T)
-
-
 def test_a_growing_history_costs_what_it_grew_by(tmp_path, monkeypatch):
     unpacked = 0
     original = Codec.unpack
@@ -485,7 +433,10 @@ def test_a_growing_history_costs_what_it_grew_by(tmp_path, monkeypatch):
         return original(codec, data, path)
 
     source, target = FileSystemSaver(tmp_path / "a", fsync="never"), FileSystemSaver(tmp_path / "b", fsync="never")
-    growing(source, 500)
+    log = FrozenList()
+    for number in range(500):
+        log = FrozenList([*log, f"message {number} " + "x" * 100])
+        source.put(T, checkpoint(number, "a", "a", {"log": log}))
     monkeypatch.setattr(Codec, "unpack", counting)
     copy_threads(source, target)
     assert target.size() <= source.size() * 1.02
@@ -537,25 +488,3 @@ def test_threads_that_cannot_be_copied_keep_no_states_in_memory():
     assert 1 <= source.most <= 3
     target.register_types(Tracked)
     assert len(copy_threads(source, target).threads) == 23
-
-
-# Any history
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
-    max_leaves=8,
-)
-STATES = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=5)
-
-
-@settings(max_examples=examples(60))
-@given(STATES)
-def test_any_history_is_copied_exactly(states):
-    source, target, third = MemorySaver(), ListingSaver(), MemorySaver()
-    for number, state in enumerate(states):
-        source.put(T, checkpoint(number, "n", "m", state))
-    copy_threads(source, target)
-    copy_threads(target, third)
-    assert_same(source, third)

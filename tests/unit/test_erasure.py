@@ -27,7 +27,6 @@ from savers import (
     KeyFile,
     MemorySaver,
     ObjectStoreSaver,
-    SqliteSaver,
     SubjectKeys,
     VersionedMemorySaver,
     acting_as,
@@ -35,7 +34,7 @@ from savers import (
 )
 from tests.support.erasure import MARKER, fill, find_files
 from tests.support.logs import flip_in_file
-from tests.support.savers import ListSaver, saver_fixture
+from tests.support.savers import ListSaver, open_kind, saver_fixture
 
 pytestmark = pytest.mark.requirement("P73")
 
@@ -120,8 +119,7 @@ def test_a_busy_thread_is_not_erased(two):
             submit(erase, other, "t")
         reports = submit(erase_where, other, {"user": "ann"})
     assert outcomes(reports) == {"t": False, "u": True}
-    (busy,) = [report for report in reports if not report.ok]
-    assert "it was not deleted: thread 't' is busy" in busy.remaining[0]
+    assert "it was not deleted: thread 't' is busy" in reports[0].remaining[0]
     assert saver.threads() == ["t"]
 
 
@@ -132,8 +130,8 @@ def test_a_saver_that_cannot_prove_it_is_reported():
     report = erase(saver, "t")
     assert saver.list("t") == []
     assert not report.ok
-    assert any("ListSaver deletes, but cannot tell what is left" in reason for reason in report.remaining)
-    assert any("cannot list its threads" in reason for reason in report.remaining)
+    assert "ListSaver deletes, but cannot tell what is left" in str(report.remaining)
+    assert "cannot list its threads" in str(report.remaining)
 
 
 def test_async():
@@ -220,20 +218,14 @@ def test_a_destroyed_key_makes_no_newer_history_older(shared, ledger):
     assert sorted(shared.threads(released=True)) == ["copy", "t"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: FileSystemSaver(path, fsync="never"),
-        lambda path: SqliteSaver(path / "runs.db", fsync="never"),
-        lambda path: nullcontext(ObjectStoreSaver(f"file://{path}/bucket")),
-    ],
-)
-def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path, make):
-    with make(tmp_path) as saver:
+@pytest.mark.parametrize("kind", ["file", "sqlite", "objects"])
+def test_a_thread_without_a_checkpoint_belongs_to_no_subject(tmp_path, kind):
+    objects = nullcontext(ObjectStoreSaver(f"file://{tmp_path}/bucket"))
+    with objects if kind == "objects" else open_kind(kind, tmp_path) as saver:
         saver.put_writes(RunnableConfig("early", checkpoint_id="1ef"), {"k": "v"}, early=True)
         put(saver, "t", "ann")
         reports = {report.thread_id: report for report in erase_where(saver, {"user": "ann"})}
-        assert reports["t"].thread_id == "t"
+        assert reports.keys() == {"early", "t"}
         assert "nothing else tells whose it is" in reports["early"].remaining[0]
         assert saver.threads(released=True) == ["early"]
         assert (saver.delete("early"), saver.delete("early")) == (True, False)
@@ -249,11 +241,9 @@ def test_who_may_not_delete_may_not_erase(tmp_path, ledger):
             put(saver, f"{name}/1", "ann")
 
     with acting_as("bob"):
-        with pytest.raises(AccessDeniedError) as caught:
+        with pytest.raises(AccessDeniedError, match="delete"):
             erase(saver, "ann/1", ledger=ledger)
         reports = erase_where(saver, {"user": "ann"}, ledger=ledger)
-
-    assert caught.value.operation == "delete"
     assert outcomes(reports) == {"bob/1": True}
     assert erase(saver, RunnableConfig("ann/1").with_principal("ann")).ok
     assert len((tmp_path / "ledger").read_bytes().split()) == 4, "the refused one is not recorded"
@@ -330,16 +320,13 @@ def test_an_erasure_that_failed_is_completed_by_another(ledger, two):
 
 
 def test_a_ledger_has_keyed_hashes_and_times_only(ledger, tmp_path):
-    ledger.record("ann@example.org")
-    ledger.record("ann@example.org")
-    other = ErasureLedger(tmp_path / "other", key=bytes(32))
-    other.record("ann@example.org")
-    lines = (tmp_path / "ledger").read_text().split("\n\n")
-    hashes = {line.split()[1] for line in lines}
-    assert len(lines) == 2
-    assert len(hashes) == 1
-    assert hashes.isdisjoint((tmp_path / "other").read_text().split())
-    assert b"ann" not in (tmp_path / "ledger").read_bytes()
+    for each in (ledger, ledger, ErasureLedger(tmp_path / "other", key=bytes(32))):
+        each.record("ann@example.org")
+    text = (tmp_path / "ledger").read_text()
+    first, second = (line.split()[1] for line in text.split("\n\n"))
+    assert first == second
+    assert first not in (tmp_path / "other").read_text()
+    assert "ann" not in text
     assert not (tmp_path / "ledger").stat().st_mode & 0o077
 
 
@@ -370,7 +357,6 @@ def test_a_changed_record_and_another_key_are_errors(ledger, tmp_path):
         with pytest.raises(CheckpointCorruptionError, match="damaged, or was written with another key"):
             ledger.apply(saver)
         flip_in_file(path, position)
-
     with pytest.raises(CheckpointCorruptionError):
         ErasureLedger(path, key=bytes(32)).apply(saver)
     assert saver.threads() == ("t",)
@@ -403,32 +389,19 @@ def test_a_record_that_may_not_be_on_the_disk_is_not_acknowledged(ledger, monkey
 
 
 def test_a_thread_that_cannot_be_recorded_stays_and_keeps_no_other(ledger, tmp_path, monkeypatch):
-    saver = MemorySaver()
-    for thread in ("t", "u", "v"):
-        put(saver, thread)
-    records = []
+    saver = restored(t=1, u=1, v=1)
     write = os.write
+    is_cut = iter([False, True])
 
-    def refuse_the_second(fd, data):
-        records.append(data)
-        if len(records) == 2:
-            raise OSError(errno.ENOSPC, "injected")
-        return write(fd, data)
+    def write_a_part_of_the_second(fd, data):
+        part = data[:50] if next(is_cut, False) else data
+        return write(fd, part)
 
-    monkeypatch.setattr(os, "write", refuse_the_second)
+    monkeypatch.setattr(os, "write", write_a_part_of_the_second)
     reports = erase_where(saver, {"user": "bob"}, ledger=ledger)
     assert outcomes(reports) == {"t": True, "u": False, "v": True}
-    (reason,) = [reason for report in reports for reason in report.remaining]
+    (reason,) = reports[1].remaining
     assert reason.startswith("it was not deleted: ")
     assert str(tmp_path / "ledger") in reason
     assert saver.threads() == ("u",)
-
-
-def test_a_full_disk_keeps_a_record_from_being_acknowledged(ledger, tmp_path, monkeypatch):
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:50]))
-    with pytest.raises(CheckpointStorageError, match="only a part"):
-        ledger.record("t")
-    monkeypatch.undo()
-    ledger.record("u")
-    assert [report.thread_id for report in ledger.apply(restored(t=1, u=1))] == ["u"]
+    assert outcomes(ledger.apply(restored(t=1, u=1))) == {"t": True}, "the torn record costs no other"

@@ -8,7 +8,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from pydantic import BaseModel
 
 from graphkit.errors import CheckpointStorageError
 from graphkit.saver_kit import freeze
@@ -43,31 +42,22 @@ def test_a_failure_comes_when_it_is_due():
         with pytest.raises(CheckpointStorageError):
             saver.put(None, made({"n": 2}))
     saver.put(None, made({"n": 3}))
-
     assert [checkpoint.state["n"] for checkpoint in saver.list()] == [3, 1]
-    assert saver.count("put") == 4
 
 
 def test_a_late_failure_comes_after_the_deed():
     saver = ScriptedSaver(MemorySaver()).fail("put", FULL, late=True)
     with pytest.raises(CheckpointStorageError):
-        saver.put(None, made({"n": 1}))
+        asyncio.run(saver.aput(None, made({"n": 1})))
     assert len(saver.list()) == 1
-
-    saver.fail("put", FULL, late=True)
-    with pytest.raises(CheckpointStorageError):
-        asyncio.run(saver.aput(None, made({"n": 2})))
-    assert len(saver.list()) == 2
 
 
 @pytest.mark.requirement("P81")
 def test_latency(monkeypatch):
     waited = []
     monkeypatch.setattr("graphkit.testing.fakes.time.sleep", waited.append)
-    saver = ScriptedSaver(MemorySaver()).slow("put", 0.5)
-    for n in range(2):
-        saver.put(None, made({"n": n}))
-    assert waited == [0.5, 0.5]
+    ScriptedSaver(MemorySaver()).slow("put", 0.5).put(None, made({"n": 1}))
+    assert waited == [0.5]
 
 
 def test_things_happen_in_the_order_in_which_they_were_scripted():
@@ -93,16 +83,12 @@ def test_methods_of_capabilities_are_scripted_too():
 
 def test_a_subclass_keeps_its_own_methods():
     class Full(ScriptedSaver):
-        def put(self, config, checkpoint):
-            raise FULL
-
         def tag(self, config, version=None):
             raise FULL
 
     saver = Full(VersionedMemorySaver())
-    for call in (partial(saver.put, None, made({"n": 1})), partial(saver.tag, None)):
-        with pytest.raises(CheckpointStorageError):
-            call()
+    with pytest.raises(CheckpointStorageError):
+        saver.tag(None)
     assert [*saver.versions_by_thread_id("t")] == []
     assert saver.count("versions_by_thread_id") == 1
 
@@ -125,19 +111,9 @@ class Note:
     lines: tuple = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Money:
-    amount: Decimal
-
-
-class Answer(BaseModel):
-    text: str
-    score: float = 0.5
-
-
 NAIVE = datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001 - naive ones are values too
 PLAIN = {"list": [1, 1.0, True, None, b"a", "a"], "nested": [{"k": [[]]}], 1: -0.0}
-VALUES = [PLAIN, {1, "1"}, frozenset({1}), (1, [2]), NAIVE, Point(1.5), Note("a"), Answer(text="a"), float("nan")]
+VALUES = [PLAIN, {1, "1"}, frozenset({1}), (1, [2]), NAIVE, Point(1.5), Note("a"), float("nan")]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
@@ -151,10 +127,8 @@ def test_equal_values_are_the_same(value):
         (1, 1.0),
         (0.0, -0.0),
         (1, Level.LOW),
-        (0j, complex(0.0, -0.0)),
         ("a", b"a"),
         ([1], (1,)),
-        ([1], [1, 2]),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         ({1: "x"}, {True: "x"}),
         ({"a": 1}, OrderedDict(a=1)),
@@ -164,8 +138,6 @@ def test_equal_values_are_the_same(value):
         (NAIVE, NAIVE.replace(fold=1)),
         (NAIVE.replace(tzinfo=UTC), NAIVE.replace(tzinfo=timezone(timedelta(0), "other"))),
         (Note("a", [1]), Note("a", [True])),
-        (Money(Decimal(1)), Money(Decimal("1.0"))),
-        (Answer(text="a", score=1.0), Answer(text="a", score=2.0)),
     ],
 )
 def test_a_difference_is_found_and_its_place_named(one, other):

@@ -21,8 +21,7 @@ from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, Ver
 
 
 def test_the_installed_savers_are_found_by_name():
-    names = {"memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"}
-    assert names <= set(saver_names())
+    assert set(saver_names()) >= {"memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"}
     assert saver_names() == sorted(saver_names())
     assert isinstance(get_saver("memory"), MemorySaver)
     assert isinstance(get_saver("versioned_memory"), VersionedMemorySaver)
@@ -42,13 +41,10 @@ def test_the_file_saver_has_three_names_and_works_from_a_configuration_alone(nam
 
 
 @pytest.mark.requirement("G35", "P2")
-@pytest.mark.parametrize("name", ["disk", "file", "filesystem"])
-def test_a_missing_directory_is_named(name):
+def test_a_missing_directory_is_named():
     for make in (get_saver, get_checkpoint_store):
-        with pytest.raises(
-            CheckpointerConfigurationError, match=r"missing a required argument: 'base_directory'.*path="
-        ):
-            make(name)
+        with pytest.raises(CheckpointerConfigurationError, match=r"'base_directory'.*path="):
+            make("disk")
 
 
 def test_an_unknown_option_is_named(tmp_path):
@@ -61,9 +57,7 @@ def test_an_unknown_option_is_named(tmp_path):
 @pytest.mark.requirement("G9", "P9")
 def test_an_unknown_name_lists_the_known_ones():
     for get, kind in ((get_saver, "saver"), (get_checkpoint_store, "checkpoint store")):
-        with pytest.raises(
-            CheckpointerConfigurationError, match=f"unknown {kind} 'nowhere'; known are .*'disk'.*'memory'"
-        ):
+        with pytest.raises(CheckpointerConfigurationError, match=f"unknown {kind} 'nowhere'.*'disk'.*'memory'"):
             get("nowhere")
         for wrong in (None, 3, ""):
             with pytest.raises(CheckpointerConfigurationError):
@@ -82,14 +76,10 @@ def test_memory_is_one_store_for_the_process_and_a_new_saver_each_time():
 
 @pytest.mark.requirement("G9")
 def test_what_is_registered_is_got_and_registering_again_replaces():
-    first, second = MemorySaver(), MemorySaver()
-    register_checkpoint_store("test-replaced", first)
-    assert get_checkpoint_store("test-replaced") is first
-    register_checkpoint_store("test-replaced", second)
-    assert get_checkpoint_store("test-replaced") is get_saver("test-replaced") is second
+    for saver in (MemorySaver(), MemorySaver()):
+        register_checkpoint_store("test-replaced", saver)
+        assert get_checkpoint_store("test-replaced") is get_saver("test-replaced") is saver
     assert "test-replaced" in saver_names()
-    with pytest.raises(CheckpointerConfigurationError, match=r"^path: the store .* exists already"):
-        get_checkpoint_store("test-replaced", path="x")
     register_checkpoint_store("test-replaced", VersionedMemorySaver)
     assert isinstance(get_saver("test-replaced"), VersionedMemorySaver)
 
@@ -110,24 +100,6 @@ def test_what_is_no_saver_is_refused():
     register_saver("test-dict", dict)
     with pytest.raises(CheckpointerConfigurationError, match="not a dict"):
         get_saver("test-dict")
-
-
-@pytest.mark.requirement("G9")
-def test_registering_and_getting_at_once_from_many_threads():
-    savers = [MemorySaver() for _ in range(8)]
-    start = threading.Barrier(8)
-
-    def work(n):
-        start.wait(60)
-        for m in range(200):
-            register_checkpoint_store(f"test-{n}-{m}", savers[n])
-            assert get_checkpoint_store(f"test-{n}-{m}") is savers[n]
-            if m % 50 == 0:
-                with pytest.raises(CheckpointerConfigurationError):
-                    get_checkpoint_store("test-never")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
 
 
 # Options
@@ -175,24 +147,11 @@ def test_an_unusual_connection_string_is_taken():
         check_saver_options("postgres", connection_string=text)
 
 
-def test_checking_takes_the_path_of_a_configuration_file(directory):
-    check_saver_options("file", path="runs")
-    with pytest.raises(CheckpointerConfigurationError, match=r"^base_directory "):
-        check_saver_options("file", path="")
-    assert list(directory.iterdir()) == []
-
-
 @pytest.mark.parametrize("saver", [FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver])
 def test_the_check_takes_what_the_constructor_takes(saver):
     checked = inspect.signature(saver.check_options).parameters
     if checked.keys() != {"arguments", "options"}:  # the others pass everything to the constructor
         assert checked.keys() == inspect.signature(saver).parameters.keys()
-
-
-def test_a_keyring_in_the_options_is_checked():
-    pytest.importorskip("cryptography")
-    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
-        check_saver_options("file", base_directory="runs", cipher={"one": "short"})
 
 
 def test_an_option_for_a_store_that_exists_is_named_first(monkeypatch):
@@ -253,22 +212,14 @@ def test_a_timeout_that_is_no_number_is_refused(wrong):
 @pytest.mark.parametrize("timeout", [None, float("inf")])
 @pytest.mark.parametrize("name", ["memory", "file", "sqlite"])
 def test_an_infinite_timeout_waits_for_the_other_run(name, timeout):
-    saver = get_saver(name, **REQUIRED[name], lock_timeout=float("inf"))
-    thread = RunnableConfig("t")
-    is_held, may_end = threading.Event(), threading.Event()
+    def wait():
+        is_waiting.set()
+        with saver.run_lock("t", timeout):
+            return True
 
-    def hold():
-        with saver.run_lock(thread):
-            is_held.set()
-            may_end.wait(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(hold)
-        assert is_held.wait(60)
-        threading.Timer(0, may_end.set).start()
-        with saver.run_lock(thread, timeout):
-            saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-
-    assert saver.get(thread).state["n"] == 1
-    if name != "memory":
-        saver.close()
+    is_waiting = threading.Event()
+    with get_saver(name, **REQUIRED[name], lock_timeout=float("inf")) as saver, ThreadPoolExecutor(1) as pool:
+        with saver.run_lock("t"):
+            waiter = pool.submit(wait)
+            assert is_waiting.wait(60)
+        assert waiter.result(60)

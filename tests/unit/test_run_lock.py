@@ -76,15 +76,6 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver):
     assert asyncio.run(main()) == frozenset()
 
 
-def test_another_saver_on_the_same_store_is_another_party(tmp_path):
-    one, other = (FileSystemSaver(tmp_path, lock_timeout=0) for _ in range(2))
-    with one.run_lock(CONFIG):
-        with pytest.raises(ThreadBusyError), other.run_lock(CONFIG):
-            pass
-        with SaverWrapper(one).run_lock(CONFIG), one.run_lock(CONFIG):
-            pass
-
-
 def test_two_runs_inside_the_lock_do_not_run_at_the_same_time():
     saver = MemorySaver(lock_timeout=0)
     app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)
@@ -99,17 +90,10 @@ def test_two_runs_inside_the_lock_do_not_run_at_the_same_time():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_fork_does_not_hold_what_its_parent_does(tmp_path):
-    saver = FileSystemSaver(tmp_path, lock_timeout=0)
-    with saver.run_lock(CONFIG):
-        assert run_in_child(lambda: is_busy(saver))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_fork_waits_for_no_lock_in_the_memory_of_its_parent():
-    saver = MemorySaver(lock_timeout=0)
-    with saver.run_lock(CONFIG):
-        assert run_in_child(lambda: not is_busy(saver))
+def test_the_child_of_a_fork_does_not_hold_what_its_parent_does_and_waits_for_no_lock_in_its_memory(tmp_path):
+    on_files, in_memory = FileSystemSaver(tmp_path, lock_timeout=0), MemorySaver(lock_timeout=0)
+    with on_files.run_lock(CONFIG), in_memory.run_lock(CONFIG):
+        assert run_in_child(lambda: is_busy(on_files) and not is_busy(in_memory))
 
 
 def remove_slowly(saver, wait):
@@ -142,13 +126,6 @@ def test_the_child_of_a_fork_waits_for_no_other_thread_of_its_parent(make, chang
         assert is_inside.wait(10)
         assert run_in_child(change_in_child)
         may_go_on.set()
-
-
-def test_a_run_that_waits_in_vain_learns_which_process_holds_the_lock():
-    saver = MemorySaver(lock_timeout=0)
-    holder = f"process {os.getpid()} on host"
-    with saver.run_lock(CONFIG), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError, match=holder):
-        pool.submit(saver.delete, CONFIG).result()
 
 
 def is_busy(saver):

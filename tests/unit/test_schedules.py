@@ -1,5 +1,6 @@
 """Schedules: when runs are due, that each is submitted once, and what a worker notices."""
 
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -107,7 +108,6 @@ def test_the_times_are_the_same_wherever_the_search_begins(cron, end):
 def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
     assert serve(saver, app, clock) == 0
-
     for pause in (23.5 * HOUR, DAY):  # 9:00 in Zurich
         clock.advance(pause)
         assert serve(saver, app, clock) == 1
@@ -132,39 +132,7 @@ def test_of_the_missed_times_the_latest_is_submitted(saver, app, clock):
     assert serve(saver, app, clock) == 1
 
 
-def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeypatch):
-    saver = MemorySaver()
-    now = 1000.0
-    monkeypatch.setattr(engine, "monotonic", lambda: now)
-
-    def work(state):
-        nonlocal now
-        clock.advance(3 * HOUR)
-        now += 3 * 3600
-
-    app = make_chain(LOG, a=work).compile()
-    worker = Worker(saver, app, clock=clock)
-    worker.schedule("hourly", "0 * * * *", {})
-    clock.advance(HOUR)
-
-    def stop(thread, output):
-        if output.is_end:
-            worker.stop()
-
-    worker = Worker(saver, app, clock=clock, on_output=stop)
-    worker.run()
-    assert runs(saver) == ["2026-11-30T09:00:00+00:00"]
-    worker._schedules.submit_due()
-    assert runs(saver) == [f"2026-11-30T{hour:02}:00:00+00:00" for hour in (9, 10, 11, 12)]
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        CheckpointStorageError("store", "write", "disk full"),
-        ThreadBusyError("graphkit:schedule:hourly", "another", 0.0),
-    ],
-)
+@pytest.mark.parametrize("error", [CheckpointStorageError("s", "write", "full"), ThreadBusyError("t", "another", 0.0)])
 def test_times_that_pass_while_the_store_fails_are_all_submitted_and_pauses_grow(clock, monkeypatch, error):
     now = 1000.0
     attempts = []
@@ -291,18 +259,14 @@ def test_a_schedule_is_no_idle_thread_and_survives_a_prune(saver):
     ("name", "cron", "given", "zone", "error"),
     [
         ("", "0 9 * * *", {}, None, CheckpointerConfigurationError),
-        (" x", "0 9 * * *", {}, None, CheckpointerConfigurationError),
         ("x" * 201, "0 9 * * *", {}, None, CheckpointerConfigurationError),
         ("graphkit:schedule:x", "0 9 * * *", {}, None, CheckpointerConfigurationError),
         ("x", "0 9 * *", {}, None, CheckpointerConfigurationError),
-        ("x", "0 0 9 * * *", {}, None, CheckpointerConfigurationError),
-        ("x", "0 25 * * *", {}, None, CheckpointerConfigurationError),
         ("x", "L/2 * L/2 * *", {}, None, CheckpointerConfigurationError),
         ("x", "0 9 30 2 *", {}, None, CheckpointerConfigurationError),
         ("x", None, {}, None, CheckpointerConfigurationError),
         ("x", "0 9 * * *", {}, "Europe/Zurch", CheckpointerConfigurationError),
         ("x", "0 9 * * *", {}, "../etc", CheckpointerConfigurationError),
-        ("x", "0 9 * * *", {}, "Europe", CheckpointerConfigurationError),
         ("x", "0 9 * * *", {"log": object()}, None, CheckpointSerializationError),
         ("x", "0 9 * * *", ["log"], None, CheckpointSerializationError),
     ],
@@ -328,7 +292,7 @@ def test_a_worker_refuses_other_graphs_and_other_inputs(app):
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cronsim", None)
+    monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(MissingDependencyError, match=r"\[schedules\]"):
         schedules.add(MemorySaver(), "x", "0 9 * * *", {})
 

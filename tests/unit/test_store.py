@@ -52,15 +52,10 @@ def test_a_new_state_knows_where_it_comes_from():
     events = []
     before = datetime.now(UTC)
     state = State(observer=events.append)
-    other = State()
-
-    assert state.run_id != other.run_id
     assert len(state.run_id) == 36
+    assert state.run_id != State().run_id
     assert before <= state.timestamp <= datetime.now(UTC)
-    assert state.timestamp.tzinfo is UTC
-    assert state.checkpoint_node == ""
-    assert state.data == {}
-    assert other.observer is None
+    assert (state.checkpoint_node, state.data) == ("", {})
     (event,) = events
     assert event.type == "state.create"
     assert event.level == "verbose"
@@ -76,15 +71,11 @@ def test_every_change_makes_another_state():
     second = first.set("k", [3])
     third = second.merge({"k": [4], "l": 5})
     fourth = third.set_checkpoint_node("n")
-    assert first.get("k") == ([1], True)
-    assert second.get("k") == ([3], True)
-    assert third.get("k") == ([4], True)
-    assert fourth.get("k") == ([4], True)
-    assert first.get("l") == (None, False)
-    assert third.get("l") == (5, True)
+    states = (first, second, third, fourth)
+    assert [state.get("k") for state in states] == [([1], True), ([3], True), ([4], True), ([4], True)]
+    assert [state.get("l") for state in states] == [(None, False), (None, False), (5, True), (5, True)]
+    assert [state.checkpoint_node for state in states] == ["", "", "", "n"]
     assert State({"none": None}).get("none") == (None, True)
-    assert third.checkpoint_node == ""
-    assert fourth.checkpoint_node == "n"
     with pytest.raises(AttributeError, match="immutable"):
         first.run_id = "x"
     with pytest.raises(AttributeError):
@@ -103,7 +94,6 @@ def test_provenance_goes_along_and_merge_keeps_the_left_one():
         assert changed.run_id == left.run_id
         assert changed.checkpoint_node == "left"
         assert changed.timestamp == left.timestamp
-
     assert left.merge(right).data == {"a": 2, "b": 3}
     assert left.clone() == left
     assert hash(left.clone()) == hash(left)
@@ -148,7 +138,6 @@ def test_set_checkpoint_node_moves_time_on():
             states.append(states[-1].set_checkpoint_node(f"n{n}"))
         times = [each.timestamp for each in states]
         assert times == sorted(set(times))
-        assert states[-1].checkpoint_node == "n99"
 
 
 @pytest.mark.requirement("G1")
@@ -159,12 +148,9 @@ def test_json_has_the_names_of_go_and_no_observer():
     assert list(json.loads(text)) == ["data", "run_id", "checkpoint_node", "timestamp"]
     assert "observer" not in text
 
-    back = State.from_json(text)
-    assert back == state
-    assert back.observer is None
-    assert back.clone().set("n", 2).get("n") == (2, True), "a loaded state has no observer and does not mind"
-    again = State.from_json(text.encode(), got.append)
-    again.set("n", 3)
+    assert State.from_json(text) == state
+    assert State.from_json(text).clone().set("n", 2).get("n") == (2, True), "it has no observer, and does not mind"
+    State.from_json(text.encode(), got.append).set("n", 3)
     assert types_of(got) == ["state.create", "state.set"]
 
 
@@ -196,14 +182,6 @@ def test_what_json_would_change_is_refused_by_name(value):
 def test_json_that_is_no_state_is_refused(text):
     with pytest.raises(CheckpointSerializationError, match="not a State"):
         State.from_json(text)
-
-
-def test_pickles_and_copies():
-    state = State({"k": [1]}, print).set_secret("key", "hunter2")
-    back = pickle.loads(pickle.dumps(state))
-    assert back == state
-    assert back.observer is None
-    assert copy.deepcopy(state) == state
 
 
 @pytest.mark.requirement("G26", "G2")
@@ -253,12 +231,11 @@ def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):
     assert "hunter2" not in str(state)
     assert "hunter2" not in caplog.text
     assert b"hunter2" not in pickle.dumps(state)
+    assert pickle.loads(pickle.dumps(state)) == copy.deepcopy(state) == state
+    assert not dataclasses.is_dataclass(state), "of which others would show the fields"
     assert b"hunter2" not in bytes_under(tmp_path)
     assert types_of(events) == ["state.create", "state.clone", "state.set", "state.merge"], "no event of a secret"
-
-    loaded = store.load(state.run_id)
-    assert loaded.get_secret("token") == (None, False)
-    assert loaded.set_secret("token", "again").get_secret("token") == ("again", True)
+    assert store.load(state.run_id).get_secret("token") == (None, False)
 
 
 class Outer(TypedDict):
@@ -280,10 +257,6 @@ def test_a_state_in_the_state_of_a_graph_keeps_its_secrets_and_is_not_stored(tmp
     assert b"hunter2" not in bytes_under(tmp_path)
 
 
-def test_a_state_is_no_dataclass_whose_fields_others_would_show():
-    assert not dataclasses.is_dataclass(State)
-
-
 # CheckpointStore
 
 
@@ -291,20 +264,10 @@ def test_a_state_is_no_dataclass_whose_fields_others_would_show():
 def test_save_and_load(store):
     state = State({"documents": [1, (2, 3)], "when": datetime(2025, 1, 1, tzinfo=UTC)}).set_checkpoint_node("ingest")
     assert state.checkpoint(store) is None
-
-    back = store.load(state.run_id)
-    assert back == state
-    assert back.get("documents") == ([1, (2, 3)], True)
-
+    assert store.load(state.run_id) == state
     fresh = State({"k": 1})
     store.save(fresh)
     assert store.load(fresh.run_id) == fresh, "before the first node, too"
-
-
-@pytest.mark.requirement("G7")
-def test_load_of_an_unknown_run_names_it(store):
-    with pytest.raises(CheckpointNotFoundError, match="'unknown'"):
-        store.load("unknown")
 
 
 @pytest.mark.requirement("G7")
@@ -313,17 +276,10 @@ def test_delete(store):
     store.save(one)
     store.save(two)
     assert store.delete(one.run_id) is None
-    with pytest.raises(CheckpointNotFoundError):
+    with pytest.raises(CheckpointNotFoundError, match=one.run_id):
         store.load(one.run_id)
     store.delete(one.run_id)
-    store.delete("unknown")
     assert store.load(two.run_id) == two
-
-
-@pytest.mark.requirement("G7")
-def test_a_saver_that_knows_no_threads_cannot_list_them(list_saver):
-    with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
-        CheckpointStore(list_saver).list()
 
 
 def test_a_damaged_run_does_not_hide_the_others_and_can_be_deleted(tmp_path):
@@ -344,22 +300,19 @@ def test_a_damaged_run_does_not_hide_the_others_and_can_be_deleted(tmp_path):
 
 @pytest.mark.requirement("G8")
 def test_many_threads_save_and_load_at_once(listing_store):
-    runs = [State({"n": -1}) for _ in range(8)]
     shared = State({"n": -1})
 
     def work(worker):
-        state = runs[worker]
+        state = State()
         for n in range(20):
             state = state.set("n", n).set_checkpoint_node(f"{worker}-{n}")
             listing_store.save(state)
             listing_store.save(shared.set("n", (worker, n)))
             assert listing_store.load(state.run_id) == state
-        return state
 
     with ThreadPoolExecutor(8) as pool:
-        last = list(pool.map(work, range(8)))
+        list(pool.map(work, range(8)))
 
-    assert [listing_store.load(state.run_id) for state in last] == last
     assert listing_store.load(shared.run_id).get("n")[0] in [(worker, 19) for worker in range(8)]
     assert len(listing_store.saver.list(RunnableConfig(shared.run_id))) == 1
     assert len(listing_store.list()) == 9
@@ -430,13 +383,9 @@ def test_runs_of_a_graph_are_found(listing_store):
 
     with pytest.raises(CheckpointConflictError, match="1 other run"):
         listing_store.delete(first)
-
     listing_store.delete(alone)
-
     assert sorted(listing_store.list()) == sorted([first, second])
-
     listing_store.delete("t")
-
     assert listing_store.list() == []
 
 

@@ -6,8 +6,9 @@ from time import monotonic, sleep as sleep_here
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep
-from graphkit.testing import ScriptedSaver
+from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep, wait_until
+from graphkit.errors import CheckpointStorageError
+from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, FlakyNode, Killed, asking, fail_once, log_node, make_chain, make_graph, make_map
@@ -42,23 +43,6 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     assert log_of(saver) == ["awake", "b"]
 
 
-@pytest.mark.parametrize("embedded", [False, True])
-def test_timers_and_deadlines_of_nested_graphs(saver, clock, embedded):
-    def ask(state):
-        sleep(HOUR)
-        return {"log": interrupt("?", deadline=HOUR, default="no")}
-
-    inner = make_chain(ask=ask)
-    app = make_chain(sub=inner.compile() if embedded else inner).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, T)
-    for wanted in ("sleeping", "interrupted", "finished"):
-        worker = Worker(saver, app)
-        worker.run(once=True)
-        assert status(saver) == wanted
-        clock.advance(HOUR)
-    assert log_of(saver) == ["no"]
-
-
 def test_an_idle_worker_wakes_at_the_time(saver):
     """By the clock of the system, without any change in the store."""
     app = make_chain(nap=nap(0.3)).compile(checkpoint_saver=saver)
@@ -68,15 +52,6 @@ def test_an_idle_worker_wakes_at_the_time(saver):
         wait_for(saver, "finished")
     assert timedelta(seconds=0.3) <= saver.get(T).created_at - started < timedelta(seconds=2)
     assert log_of(saver) == ["awake"]
-
-
-def test_an_idle_worker_notices_that_a_manual_clock_moves(saver, clock):
-    app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver)
-    with serving(Worker(saver, app, clock=clock, interval=0.02)):
-        app.submit({}, T)
-        wait_for(saver, "sleeping")
-        clock.advance(HOUR)
-        wait_for(saver, "finished")
 
 
 def test_a_sleeping_thread_costs_no_reads(clock):
@@ -100,20 +75,7 @@ def test_a_sleeping_thread_costs_no_reads(clock):
     assert worker.run(once=True) == 50
 
 
-def test_items_that_sleep_differently(saver, clock):
-    def work(item):
-        sleep(item * HOUR)
-        return {"log": item}
-
-    app = make_map(work, [3, 1, 2]).compile(checkpoint_saver=saver, clock=clock)
-    worker = Worker(saver, app)
-    app.submit({}, T)
-    for count in (1, 2, 3, 4):
-        assert worker.run(once=True) == count
-        clock.advance(HOUR)
-    assert log_of(saver) == [3, 1, 2]
-
-
+@pytest.mark.requirement("W4")
 def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
     order = []
 
@@ -381,3 +343,73 @@ def test_one_of_two_workers_posts_a_reminder(saver, sweep):
             sleep_here(0.01)
     reminded = [thread for thread, *_ in reminders_of(events)]
     assert sorted(reminded) == sorted(threads)
+
+
+# Faults at any write: nothing is lost, and the run ends the same
+
+
+def late(state):
+    wait_until(NOON + 3 * HOUR)
+    return {"log": "late"}
+
+
+def item(number):
+    sleep(number * HOUR)
+    return {"log": f"item {number}"}
+
+
+def make_app(saver, clock):
+    """A fork of two branches that sleep and a nested graph that asks, and then a map whose items sleep."""
+    inner = make_chain(ask=asking("?", deadline=2 * HOUR, default="no"))
+    nodes = {"nap": nap(HOUR), "late": late, "sub": inner.compile()}
+    graph = make_graph(LOG, "START>s s>nap,late,sub nap>j late>j sub>j", log_node, **nodes)
+    graph.add_map_node("m", item, lambda state: [1, 2]).add_edge("j", "m").set_finish_point("m")
+    return graph.compile(checkpoint_saver=saver, clock=clock)
+
+
+def run(store, script):
+    """Submit and serve, with a store of which each write is scripted; return how many writes there were."""
+    clock = ManualClock(NOON)
+    with FileSystemSaver(store, fsync="never") as saver:
+        make_app(saver, clock).submit({}, T)
+        scripted = ScriptedSaver(saver)
+        script(scripted)
+        for _ in range(8):
+            try:
+                Worker(scripted, make_app(scripted, clock), failed=True).run(once=True)
+            except Killed:
+                break
+            if status(saver) == "finished":
+                break
+            clock.advance(HOUR)
+        writes = scripted.count("put") + scripted.count("put_writes")
+    with FileSystemSaver(store, fsync="never") as saver:  # as another process
+        for _ in range(24):  # a failure is repeated at once, and a death is noticed
+            Worker(saver, make_app(saver, clock), failed=True).run(once=True)
+            if status(saver) == "finished":
+                break
+            clock.advance(HOUR / 3)
+        assert status(saver) == "finished"
+        assert log_of(saver) == ["s", "awake", "late", "no", "j", "item 1", "item 2"]
+    return writes
+
+
+@pytest.mark.parametrize("fault", ["refused", "killed before", "killed after"])
+def test_a_fault_at_each_write(tmp_path, fault, sweep):
+    writes = run(tmp_path / "without a fault", lambda saver: None)
+    assert 12 <= writes <= 30
+    for nth in range(0, writes, sweep.count(1, 6)):
+        left = [nth]
+
+        def fail(left=left):
+            left[0] -= 1
+            if fault == "refused" and left[0] == -1:
+                raise CheckpointStorageError("store", "write", "as scripted")
+            if fault != "refused" and left[0] < 0:  # nothing else is stored by this process
+                raise Killed
+
+        def script(saver, fail=fail):
+            for method in ("put", "put_writes"):
+                saver.on(method, fail, times=None, late=fault == "killed after")
+
+        run(tmp_path / f"runs {nth}", script)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import graphkit.worker
-from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interrupt
+from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
@@ -16,7 +16,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
-from tests.support.graphs import LOG, FlakyNode, asking, invoke, log_node, make_chain, make_chain_of
+from tests.support.graphs import LOG, FlakyNode, asking, log_node, make_chain, make_chain_of
 from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status
 
@@ -73,14 +73,6 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     assert Worker(saver, app).run(once=True) == 0
 
 
-def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
-    app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", None)
-    assert Worker(saver, app).run(once=True) == 1
-    assert not saver.threads()
-
-
 def test_a_crashed_run_goes_on_where_it_was(saver):
     app = chain("a", "b", "c").compile(checkpoint_saver=saver)
     crash(app, "t", after="b")
@@ -109,17 +101,6 @@ def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     assert status(saver, "t") == "interrupted"
 
 
-def test_an_asynchronous_graph(saver):
-    async def node(state):
-        return {"log": interrupt("ok?")}
-
-    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
-    invoke(app, {}, how="async")
-    answer(saver, "t", "yes")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["yes"]
-
-
 def test_outputs_are_handed_out(saver):
     app = chain("a", "b").compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
@@ -142,9 +123,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(saver, mine).run(once=True) == 1
 
-    assert status(saver, "mine") == "finished"
-    assert status(saver, "one") == "stalled"
-    assert status(saver, "two") == "stalled"
+    assert [status(saver, thread) for thread in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
     assert len(caplog.records) == 2  # the other graph, and none at all
     assert "another graph" in caplog.text
 
@@ -280,15 +259,6 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkey
 # While it runs
 
 
-def test_an_answer_is_noticed(saver):
-    done = threading.Event()
-    app = chain(ask=asking("ok?"), b=FlakyNode("b", begun=done)).compile(checkpoint_saver=saver)
-    with serving(Worker(saver, app, interval=SOON)):
-        app.invoke({}, RunnableConfig("t"))
-        answer(saver, "t", "yes")
-        assert done.wait(PATIENCE)
-
-
 class Work(FlakyNode):
     """A node that begins while a worker is stopped, and goes on when the worker has been told."""
 
@@ -325,15 +295,6 @@ def app_with(work, saver, *, is_nested):
     if is_nested:
         graph = make_chain(LOG, a=log_node("a"), child=chain("work", "c", work=work).compile())
     return graph.compile(checkpoint_saver=saver)
-
-
-def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
-    work = Work()
-    app = chain("a", "work", "c", work=work).compile(checkpoint_saver=saver, interrupt_before=["c"])
-    crash(app, "t", after="a")
-    assert work.stop_worker_of(app) == 1
-    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
-    assert Worker(saver, app).run(once=True) == 0
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -1,8 +1,10 @@
 """What the tests of several processes share: a store, and the program of a test's module, which uses it meanwhile."""
 
+import uuid
+
 import pytest
 
-from savers import FileSystemSaver, SqliteSaver
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
 from tests.support.command_process import program_starter
 from tests.support.sweeps import in_turn
 
@@ -10,10 +12,14 @@ PRELUDE = """
 import sys
 from graphkit import *
 from graphkit import operations
-from savers import FileSystemSaver, SqliteSaver
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
 
-kind, path, what = sys.argv[1:4]
-saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+kind, path, schema, what, *arguments = sys.argv[1:]
+if kind == "postgres":
+    saver = PostgresSaver(path, schema=schema)
+else:
+    saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+
 """
 
 
@@ -23,13 +29,27 @@ def kind(request):
 
 
 @pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "store")
+def place(request, kind, tmp_path):
+    """The path or the connection string of the store, and its schema."""
+    if kind != "postgres":
+        yield str(tmp_path / "store"), ""
+        return
+    server = request.getfixturevalue("server")
+    schema = f"test {uuid.uuid4().hex}"
+    yield server.connection_string, schema
+    server.drop_schema(schema)
 
 
 @pytest.fixture
-def saver(kind, path):
-    with {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never") as saver:
+def path(place):
+    return place[0]
+
+
+@pytest.fixture
+def saver(kind, place):
+    path, schema = place
+    options = {"schema": schema} if schema else {"fsync": "never"}
+    with {"file": FileSystemSaver, "sqlite": SqliteSaver, "postgres": PostgresSaver}[kind](path, **options) as saver:
         yield saver
 
 
@@ -44,8 +64,9 @@ def app(request, saver, path):
 
 
 @pytest.fixture
-def start(request, launcher, kind, path):
+def start(request, launcher, kind, place):
     """Starts PROGRAM, waits until it prints READY, if the module has that, and kills the processes that are left."""
     module = request.module
-    with program_starter(launcher, PRELUDE + module.PROGRAM, kind, path, ready=getattr(module, "READY", None)) as start:
+    ready = getattr(module, "READY", None)
+    with program_starter(launcher, PRELUDE + module.PROGRAM, kind, *place, ready=ready) as start:
         yield start

@@ -2,7 +2,6 @@
 
 import signal
 import time
-import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -10,28 +9,21 @@ from random import Random
 import pytest
 
 from graphkit import RunnableConfig, schedules
-from savers import FileSystemSaver, PostgresSaver, SqliteSaver
-from tests.support.command_process import program_starter
 from tests.support.sweeps import in_turn
+from tests.support.workers import PATIENCE, status
 
-PATIENCE = 60.0
 HOUR = timedelta(hours=1)
 BEGIN = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
 
+READY = "serving"
 PROGRAM = """
-import os, signal, sys
+import os, signal
 from datetime import UTC, datetime
 from pathlib import Path
-from graphkit import END, START, StateGraph
 from graphkit._engine import schedules as engine
 from graphkit.worker import Worker
-from savers import FileSystemSaver, PostgresSaver, SqliteSaver
 
-kind, path, schema, what, clock_file, work_file = sys.argv[1:]
-if kind == "postgres":
-    saver = PostgresSaver(path, schema=schema)
-else:
-    saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+clock_file, work_file = arguments
 
 
 def clock():
@@ -43,42 +35,26 @@ def note(state, config):
         work.write(config.thread + "\\n")
 
 
-def kill_before(call):
-    def die(*args, **options):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return die
+def die(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if what == "die before the submit":
-    engine.submit_once = kill_before(engine.submit_once)
+    engine.submit_once = die
 elif what == "die before the record":
-    engine._put = kill_before(engine._put)
+    engine._put = die
 graph = StateGraph({}).add_node("note", note).add_edge(START, "note").add_edge("note", END)
 worker = Worker(saver, graph.compile(), clock=clock, interval=0.01)
 signal.signal(signal.SIGTERM, lambda *_: worker.stop())
 print("serving", flush=True)
 worker.run(once=what == "once")
+
 """
 
 
-@pytest.fixture(params=in_turn(["file", "sqlite", "postgres"], "place"))
-def place(request, tmp_path):
-    """The kind of the saver, its place, and its schema."""
-    if request.param != "postgres":
-        yield request.param, str(tmp_path / "store"), ""
-        return
-    server = request.getfixturevalue("server")
-    schema = f"test {uuid.uuid4().hex}"
-    yield "postgres", server.connection_string, schema
-    server.drop_schema(schema)
-
-
-@pytest.fixture
-def saver(place):
-    kind, path, schema = place
-    options = {"schema": schema} if schema else {"fsync": "never"}
-    with {"file": FileSystemSaver, "sqlite": SqliteSaver, "postgres": PostgresSaver}[kind](path, **options) as saver:
-        yield saver
+@pytest.fixture(params=in_turn(["file", "sqlite", "postgres"], "kind"))
+def kind(request):
+    return request.param
 
 
 class Clock:
@@ -106,9 +82,8 @@ def work(tmp_path):
 
 
 @pytest.fixture
-def start(launcher, place, clock, work):
-    with program_starter(launcher, PROGRAM, *place, ready="serving") as start:
-        yield lambda what: start(what, clock.path, work)
+def start(start, clock, work):
+    return lambda what: start(what, clock.path, work)
 
 
 def due_times(saver, work):
@@ -123,9 +98,7 @@ def wait_for(saver, count):
     with saver.watch(latest=True, interval=0.01) as changes:
         while len(finished) < count:
             change = changes.get(PATIENCE)
-            assert change is not None
-            latest = change.checkpoint
-            if latest is not None and latest.status == "finished" and change.thread_id.startswith("hourly-"):
+            if change.thread_id.startswith("hourly-") and status(saver, change.thread_id) == "finished":
                 finished.add(change.thread_id)
 
 
@@ -156,12 +129,6 @@ def test_a_worker_that_is_killed_between_the_due_time_and_its_record(saver, star
     assert due_times(saver, work) == ["2026-11-30T09:00:00+00:00"]
     assert find_stage(saver, thread, BEGIN + HOUR / 2) == "finished"
     assert len(saver.threads()) == 2  # with the one of the schedule
-
-
-def end(worker, how):
-    worker.send_signal(how)
-    with worker:
-        pass
 
 
 def find_stage(saver, thread, due):
@@ -196,12 +163,12 @@ def test_a_worker_is_restarted_around_a_due_time(saver, start, clock, sweep):
                     pass
             else:
                 time.sleep(random.uniform(0.0, 0.08))
-            end(worker, signal.SIGTERM if number % 5 == 0 else signal.SIGKILL)
+            worker.send_signal(signal.SIGTERM if number % 5 == 0 else signal.SIGKILL)
+            worker.wait(PATIENCE)
             stages[find_stage(saver, threads[-1], due)] += 1
             worker = successor or start("serve")
             while find_stage(saver, threads[-1], due) != "finished":
                 assert changes.get(PATIENCE) is not None
-    end(worker, signal.SIGKILL)
     assert sorted(thread for thread in saver.threads() if thread.startswith("hourly-")) == threads
     for thread in threads:
         sources = [info.metadata["source"] for info in saver.history(RunnableConfig(thread))]

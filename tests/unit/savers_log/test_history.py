@@ -10,8 +10,8 @@ from graphkit import Checkpoint
 from graphkit.errors import CheckpointCorruptionError
 from savers._cipher import KeyRing
 from savers._log import writer
-from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
-from savers.log import MemoryLogBytes, StoredCheckpoint
+from savers._log.frame import CHECKPOINT, HEADER_SIZE, pack_frame
+from savers.log import StoredCheckpoint
 from tests.support.interruptions import find_places, interrupt
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
@@ -78,14 +78,6 @@ def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
     assert outline(open_again(log).history.find_recent(30)) == known[-30:]
     assert outline(open_again(log).history.walk_back()) == known[::-1]
     assert outline(open_again(log).history.load_index().checkpoints) == known
-
-
-def test_the_end_of_a_log_is_read_first(log):
-    ids = fill(log, 1)
-    reader = open_again(log)
-    assert reader.history.index is None
-    assert reader.history.find(None).id == ids[-1]
-    assert reader.history.index is None
 
 
 def test_a_writer_goes_on_with_what_another_has_written(log):
@@ -155,47 +147,6 @@ def test_a_read_that_is_interrupted_at_any_line_costs_nothing(name, is_sealed, s
         assert read_all(reader) == read_all(open_again(reader)), f"interrupted at {place}"
 
 
-# The end of a history
-
-
-@pytest.mark.parametrize(("type", "version"), [(RELEASE, 7), (TOMBSTONE, 0)])
-def test_a_history_that_has_ended_is_not_live(log, type, version):
-    put(log)
-    other = open_again(log)
-    log.end(type, version)
-    assert not other.refresh()
-    assert other.history.closed_by.type == type
-    assert other.history.scan.read_closing_version() == version
-    reader = log.make_copy(MemoryLogBytes(data=log.frames.bytes.data))
-    assert not reader.refresh()
-
-
-# What no reader accepts
-
-
-def append_raw(log, payload, **fields):
-    frames = log.frames
-    fields = {"flags": 0, "back": 0, "key": 0, **fields}
-    frames.bytes.data += pack_frame(frames.end, frames.fid, frames.seq, CHECKPOINT, payload, **fields)
-
-
-def last_frame(log):
-    return [*log.frames.records.scan(HEADER_SIZE, log.frames.end, 0)][-1]
-
-
-def test_a_record_that_names_another_keyframe_is_refused(log):
-    for number in range(20):
-        put(log, n=number)
-    good = last_frame(log)
-    first = log.history.load_index().checkpoints[0].offset
-    end = log.frames.end
-    append_raw(log, good.payload, flags=good.flags, back=end - good.offset, key=end - first)
-    with pytest.raises(CheckpointCorruptionError, match="keyframe"):
-        log.refresh()
-    with pytest.raises(CheckpointCorruptionError):
-        open_again(log)
-
-
 def test_a_lost_replacement_is_refused(log):
     first = put(log, n=0)
     second = put(log, n=1)
@@ -203,9 +154,13 @@ def test_a_lost_replacement_is_refused(log):
     reader = open_again(log)
     assert [stored.id for stored in reader.history.load_index().checkpoints][1] == second
 
-    good = last_frame(log)
-    end = log.frames.end
-    append_raw(log, good.payload, flags=good.flags, back=end - good.offset, key=end - good.offset + good.key)
+    frames = log.frames
+    end = frames.end
+    *_, last = frames.records.scan(HEADER_SIZE, end, 0)
+    distance = end - last.offset
+    frames.bytes.data += pack_frame(
+        end, frames.fid, frames.seq, CHECKPOINT, last.payload, last.flags, distance, distance + last.key
+    )
     with pytest.raises(CheckpointCorruptionError, match="replaces a checkpoint that is not there"):
         reader.refresh()
     assert not reader.is_open

@@ -3,17 +3,15 @@
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
-from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.saver_kit import Codec
 from savers import Compression, _delta as delta
 from savers._cipher import KeyRing
 from savers._compression import parse_compression
 from savers._delta import operations
-from savers._log import history, packed_history, writer
-from tests.support.sweeps import examples
+from savers._delta.values import cut
+from savers._log import history, packed_history
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 BASE = "x" * 500
@@ -91,30 +89,6 @@ def test_every_state_in_any_order(filled, order, limit, monkeypatch):
         assert log.load_state(stored) == state
 
 
-class Raw(StateSerializer):
-    """The bytes of a state are one of its values."""
-
-    def dumps(self, state):
-        return state["data"]
-
-    def loads(self, data):
-        return {"data": data}
-
-
-@settings(max_examples=examples(60))
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=12), st.integers(1, 4))
-def test_any_bytes_of_a_serializer_come_back(history, depth):
-    log = new_log(serializer=Raw())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "COMPARE_LENGTH", 0)
-        patch.setattr(writer, "USUAL_DEPTH", depth)
-        for data in history:
-            put(log, data=data)
-    reader = open_again(log)
-    read = [reader.load_state(stored)["data"] for stored in reader.history.load_index().checkpoints]
-    assert read == history
-
-
 @pytest.mark.parametrize("text", [BASE + "y", "y" + BASE, BASE[:250] + "y" + BASE[:250]])
 def test_a_wrong_checksum_of_a_value_is_damage(log, text, monkeypatch):
     put(log, text=BASE)
@@ -130,18 +104,5 @@ def test_a_wrong_checksum_of_a_value_is_damage(log, text, monkeypatch):
         assert unpack(reader.packed.read(first)) == {"text": BASE}
 
 
-def test_a_damaged_record_costs_the_states_of_its_chain_from_there_on(log):
-    for number in range(40):
-        put(log, text=f"{number}" * 300)
-    checkpoints = log.history.load_index().checkpoints
-    victim = checkpoints[20]
-    data = bytearray(log.frames.bytes.data)
-    data[victim.offset + 100] ^= 1
-    log.frames.bytes.data[:] = data
-    log.drop_caches()
-    for number, stored in enumerate(checkpoints):
-        if stored.keyframe_offset == victim.keyframe_offset and stored.offset >= victim.offset:
-            with pytest.raises(CheckpointCorruptionError):
-                log.packed.read(stored)
-        else:
-            assert unpack(log.packed.read(stored)) == {"text": f"{number}" * 300}
+def test_nothing_is_cut_from_an_empty_value():
+    assert cut([], 0, 3) == []

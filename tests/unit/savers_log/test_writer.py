@@ -4,13 +4,10 @@ import itertools
 
 import pytest
 
-from graphkit import Checkpoint
-from graphkit._values.state import merge
-from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
-from graphkit.saver_kit import Changes, Codec, FrozenDict, freeze
+from graphkit.errors import CheckpointCorruptionError
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
-from savers.log import MemoryLogBytes, StoredCheckpoint
+from savers.log import MemoryLogBytes, StaleLogError
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 
@@ -21,84 +18,6 @@ def frames_of(log):
 def states_of(log):
     reader = open_again(log)
     return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
-
-
-def updates(count):
-    """Updates of a state by every kind of change."""
-    yield {"n": 0, "items": [], "text": "t" * 6000, "blob": b""}
-
-    for n in range(1, count):
-        yield {
-            0: {"n": n},
-            1: {"n": n, "items": [*range(n)]},
-            2: {"text": "t" * 3000 + f"{n}" + "t" * 3000},
-            3: {"blob": b"b" * n * 900},
-            4: {"items": [*range(n - 3)], f"new {n}": {"deep": [n]}},
-        }[n % 5]
-
-
-# Three ways to know what changed
-
-
-def put_changes(log, checkpoint, base):
-    """As the engine does: with what changed."""
-    state, ops = merge(base, dict(checkpoint.state), {})
-    changes = Changes(base, {name: op for name, op in ops.items() if base.get(name, ...) != state[name]})
-    log.writer.put(with_changes(checkpoint, state, changes), None)
-    return state
-
-
-def put_whole(log, checkpoint, base):
-    """As a caller does that knows only the states."""
-    log.writer.put(checkpoint, None)
-    return checkpoint.state
-
-
-def put_packed(log, checkpoint, base):
-    """As LangGraph's adapter does: the changed values are packed already."""
-    if log.writer.state is None:
-        return put_whole(log, checkpoint, base)
-    codec = Codec()
-    packed = {}
-    for name, value in checkpoint.state.items():
-        if base.get(name, ...) == value:
-            continue
-        grows = isinstance(value, bytes) and isinstance(base.get(name), bytes)
-        packed[name] = None if grows else codec.pack(value, name)
-    stored = StoredCheckpoint(
-        checkpoint.id, "n", "m", checkpoint.created_us, checkpoint.parent_id, freeze(dict(checkpoint.metadata))
-    )
-    log.writer.put_packed(stored, checkpoint.state, packed)
-    return checkpoint.state
-
-
-def with_changes(checkpoint, state, changes):
-    return Checkpoint.from_stored(
-        id=checkpoint.id, node_id=checkpoint.node_id, next_node_id=checkpoint.next_node_id,
-        parent_id=checkpoint.parent_id, created_us=checkpoint.created_us, metadata=checkpoint.metadata,
-        state=state, changes=changes,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("way", [put_changes, put_whole, put_packed])
-def test_every_way_to_put_stores_the_same_states(log, way):
-    base = FrozenDict()
-    expected = []
-    for number, update in enumerate(updates(60)):
-        state = freeze({**base, **update})
-        checkpoint = Checkpoint(id=f"c{number}", node_id="n", next_node_id="m", state=state, metadata={"step": number})
-        base = way(log, checkpoint, base)
-        expected.append(dict(state))
-        assert log.writer.state is base
-    assert states_of(log) == expected
-    assert not log.frames.in_doubt
-
-
-def test_the_table_of_an_empty_log_is_empty_and_follows_no_later_put(log):
-    before = log.writer.load_table()
-    put(log, text="x")
-    assert before.names == []
-    assert log.writer.load_table().names == ["text"]
 
 
 # Keyframes
@@ -139,14 +58,6 @@ def test_a_long_keyframe_is_not_repeated_for_short_changes(log):
     for number in range(60):
         put(log, **big, n=number)
     assert keyframes(log) == [0]
-
-
-def test_a_keyframe_names_the_bytes_that_are_there_already(log):
-    for number in range(40):
-        put(log, text="x" * 20_000, n=number)
-    assert len(keyframes(log)) >= 3
-    assert len(log.frames.bytes.data) < 30_000
-    assert [state["n"] for state in states_of(log)] == [*range(40)]
 
 
 # All or nothing
@@ -191,45 +102,6 @@ def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left, is_first):
     assert states_of(refusing) == [*states, {"n": 1}]
 
 
-UNSTORABLE = {
-    "a value": {"state": {"n": object()}},
-    "a key": {"state": {1: 2}},
-    "a node": {"node_id": 7},
-    "a next node": {"next_node_id": 7},
-    "a parent": {"parent_id": 7},
-    "an id": {"id": 7},
-    "a long id": {"id": "i" * 6000},
-    "long metadata": {"metadata": {"k": "x" * 6000}},
-    "a time": {"created_us": 1 << 62},
-}
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("what", UNSTORABLE)
-def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is_first):
-    if not is_first:
-        put(refusing, n=0)
-    before = bytes(refusing.frames.bytes.data)
-    fields = {
-        "id": "c", "node_id": "n", "next_node_id": "m", "parent_id": None, "created_us": 0, "metadata": FrozenDict(),
-        **UNSTORABLE[what],
-    }  # fmt: skip
-    fields["metadata"] = freeze(dict(fields["metadata"]))
-    state = FrozenDict()
-    for name, value in fields.pop("state", {"n": 1}).items():
-        dict.__setitem__(state, name, value)
-    with pytest.raises(CheckpointSerializationError):
-        refusing.writer.put(Checkpoint.from_stored(state=state, **fields), None)
-    assert refusing.frames.bytes.data == before
-    refusing.discard()
-    refusing.refresh()
-    put(refusing, n=1)
-    assert states_of(refusing)[-1] == {"n": 1}
-
-
-# Replacing, pending writes, tags
-
-
 def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
     put(log, text="x" * 9000)
     reader = open_again(log)
@@ -243,3 +115,12 @@ def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
 
     put(reader, text="x" * 9000 + "y")
     assert states_of(log)[-1] == {"text": "x" * 9000 + "y"}
+
+
+def test_another_writer_makes_a_put_stale(log):
+    put(log, n=0)
+    put(open_again(log), n=1)
+    with pytest.raises(StaleLogError):
+        put(log, n=2)
+    assert log.frames.in_doubt
+    assert states_of(log) == [{"n": 0}, {"n": 1}]

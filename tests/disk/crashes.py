@@ -107,6 +107,46 @@ def grown(before, thread, namespace, number, id=None):
     return {**before, thread: histories, EARLY: early}
 
 
+FIRST = config_of().with_check_point_id(id_of(0))
+STEPS = (
+    ("put", lambda saver: saver.put(config_of(), made(0, text="a" * 300))),
+    ("put", lambda saver: saver.put(config_of(), made(1, items=[1, 2]))),
+    ("put", lambda saver: saver.put(config_of("t", "inner"), made(2, text="i" * 600))),
+    ("put", lambda saver: saver.put_writes(config_of(), {"branch": [1]})),
+    ("put", lambda saver: saver.add_tags(config_of(), "kept")),
+    ("put", lambda saver: saver.put(FIRST, made(3, id=made(0).id, text="instead"))),
+    ("copy", lambda saver: saver.copy("t", "u")),
+    ("prune", lambda saver: saver.prune("t", keep_last=1)),
+    ("put", lambda saver: saver.put(config_of(), made(4))),
+    ("release", lambda saver: saver.release(config_of())),
+    ("put", lambda saver: saver.put(config_of(), made(5))),
+    ("delete", lambda saver: saver.delete("t")),
+    ("put", lambda saver: saver.put(config_of(), made(6))),
+)
+"""Changes in an order in which each can be made; what is done to each one alone is done on a store with those before it."""
+STEP_IDS = [f"{number}-{kind}" for number, (kind, _) in enumerate(STEPS)]
+
+
+def prepare(saver, steps):
+    """Make some steps; return the saver."""
+    for _, step in STEPS[:steps]:
+        step(saver)
+    return saver
+
+
+def views_around(steps):
+    """What may be seen if the step behind so many others is cut short: as before, half-way where that is promised, as after."""
+    before, after = (view(prepare(VersionedMemorySaver(), count)) for count in (steps, steps + 1))
+    if STEPS[steps][0] != "copy":
+        return [before, after]
+    return [before, without_root(after), after]
+
+
+def without_root(after):
+    """A view in which a copy to "u" has not come to its root, which says so."""
+    return {**after, "u": {key: one for key, one in after["u"].items() if key[0]}}
+
+
 @contextmanager
 def fixed(seed):
     """Nothing differs from run to run: random bytes and the clock of the files."""
@@ -159,11 +199,10 @@ class Run:
 
         `foreseen` does it to the oracle, where that takes something else.
         """
-        before = self.views[-1]
         self.changes.append(foreseen or change)
         self.changes[-1](self.oracle)
         after = self.expected()
-        self.views += [after] if half is None else [half(before, after), after]
+        self.views += [after] if half is None else [half(after), after]
         step = len(self.views) - 1
         self.fs.note("begin", step)
         try:
@@ -314,12 +353,7 @@ def copy(run):
         run.put(number, items=["x"] * number)
     run.put(3, namespace="inner", text="y" * 600)
 
-    def half(_, after):
-        """Interrupted, some of the copy's namespaces may be there, and the root says that it is incomplete."""
-        inner = {key: one for key, one in after["u"].items() if key[0]}
-        return {**after, "u": inner}
-
-    run.do(lambda saver: saver.copy("t", "u"), half=half)
+    run.do(lambda saver: saver.copy("t", "u"), half=without_root)
     run.put(4, thread="u", items=["x"] * 4)
     run.put(5)
     run.put(6, thread="u", namespace="inner")

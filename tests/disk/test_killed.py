@@ -1,6 +1,6 @@
 """SIGKILL at each call that changes a file, of every operation: each history is whole, and the next process goes on.
 
-`test_processes.py` kills at random. `test_crash_states.py` takes the power away.
+`test_document_review_killed.py` kills at random. `test_crash_states.py` takes the power away.
 """
 
 import os
@@ -13,8 +13,19 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.operations import erase, erase_where
 from graphkit.retention import RetentionPolicy
 from graphkit.transfer import copy_threads
-from savers import AuditedSaver, AuditLog, FileSystemSaver, VersionedMemorySaver
-from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
+from savers import AuditedSaver, AuditLog, FileSystemSaver
+from tests.disk.crashes import (
+    STEP_IDS,
+    STEPS,
+    config_of,
+    expect_each,
+    expect_whole,
+    grown,
+    made,
+    prepare,
+    view,
+    views_around,
+)
 from tests.support import erasure, retention, sealed
 from tests.support.checkpoints import make_checkpoint, make_interrupt
 from tests.support.disks import count_calls, is_killed_at, quiet
@@ -55,72 +66,29 @@ def kill_at_each_call(store, operate, sweep, most):
 # Changes of one thread
 
 
-def put(number, namespace="", **state):
-    return lambda saver: saver.put(config_of("t", namespace), made(number, **state))
+def calls_of(steps, root):
+    """The numbers of the calls that a step makes, with those that open the store."""
+    prepare(FileSystemSaver(root, fsync="never"), steps).close()
+    return range(count_calls(partial(make_step, root, steps)))
 
 
-NESTED = [put(0), put(1, "inner")]
-STEPS = {
-    "first put": ([], put(50, text="f" * 3000)),
-    "put": ([put(0, items=[1])], put(50, items=[1, 2], text="p" * 3000)),
-    "namespace": ([put(0)], put(50, "inner")),
-    "replace": (
-        [put(0), put(1)],
-        lambda saver: saver.put(T.with_check_point_id(made(0).id), made(50, id=made(0).id, text="r")),
-    ),
-    "writes": ([put(0)], lambda saver: saver.put_writes(T, {"branch": [1, 2], "answer": "x" * 500})),
-    "release": (NESTED, lambda saver: saver.release(T)),
-    "prune": ([put(n, text=f"{n}" * 200) for n in range(4)], lambda saver: saver.prune("t", keep_last=2)),
-    "delete": (NESTED, lambda saver: saver.delete("t")),
-    "copy": (NESTED, lambda saver: saver.copy("t", "u")),
-}
-"""What there is before a change, and the change."""
-
-
-def views_of(name):
-    """What may be seen around a change that is cut short: before it, half-way where that is promised, after it."""
-    before, change = STEPS[name]
-    oracle = VersionedMemorySaver()
-    for step in before:
-        step(oracle)
-    views = [view(oracle)]
-    change(oracle)
-    views.append(view(oracle))
-    if name == "copy":
-        views.insert(1, {**views[1], "u": {key: one for key, one in views[1]["u"].items() if key[0]}})
-    return views
-
-
-def open_prepared(root, name):
-    """Open a store on which the steps before a change are made."""
-    saver = FileSystemSaver(root, fsync="never")
-    for step in STEPS[name][0]:
-        step(saver)
-    return saver
-
-
-def calls_of(name, root):
-    """The numbers of the calls that a change makes, with those that open the store."""
-    open_prepared(root, name).close()
-    return range(count_calls(partial(change_store, root, name)))
-
-
-def change_store(root, name, io):
-    STEPS[name][1](FileSystemSaver(root, lock_timeout=0, io=io))
+def make_step(root, steps, io):
+    _, step = STEPS[steps]
+    step(FileSystemSaver(root, lock_timeout=0, io=io))
 
 
 @pytest.mark.requirement("promise 2", "H8")
-@pytest.mark.parametrize("name", STEPS)
-def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path, sweep):
+@pytest.mark.parametrize("steps", range(len(STEPS)), ids=STEP_IDS)
+def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(steps, tmp_path, sweep):
     """For savers that had the store open all along, and for those that come afterwards. Either goes on first."""
-    views = views_of(name)
-    for number in sweep.some(calls_of(name, tmp_path / "counted"), 5):
+    views = views_around(steps)
+    for number in sweep.some(calls_of(steps, tmp_path / "counted"), 5):
         root = tmp_path / str(number)
-        saver = open_prepared(root, name)
+        saver = prepare(FileSystemSaver(root, fsync="never"), steps)
         watcher = FileSystemSaver(root, fsync="never")
         before = views[:1]
         expect_whole(view(watcher), before)
-        change = partial(change_store, root, name)
+        change = partial(make_step, root, steps)
         assert is_killed_at(number, change, part=0.4)
         other = FileSystemSaver(root, fsync="never")
         expect_each(view(other), views)
@@ -148,7 +116,7 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
 
 
 def test_these_were_hundreds_of_kills(tmp_path):
-    assert sum(len(calls_of(name, tmp_path / name)) for name in STEPS) >= 150
+    assert sum(len(calls_of(steps, tmp_path / str(steps))) for steps in range(len(STEPS))) >= 150
 
 
 # Operations on many threads

@@ -15,40 +15,6 @@ from tests.support.disks import HOOKED, HookedIO, count_open_files
 from tests.support.forked import run_in_child
 from tests.support.logs import limit_descriptors
 
-WRITER = """
-import itertools, sys
-from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
-saver = FileSystemSaver(sys.argv[1], fsync="never")
-for n in itertools.count():
-    saver.put("t", make_checkpoint(n, text="z" * 3000))
-    print(n, flush=True)
-"""
-
-
-@pytest.mark.requirement("promise 2")
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, config, tmp_path, launcher):
-    acknowledged = -1
-    for turn in range(6):
-        writer = launcher.start("-c", WRITER, tmp_path / "store")
-        for _ in range(turn * 3 + 1):
-            last = int(writer.stdout.readline())
-        os.kill(writer.pid, signal.SIGKILL)
-        rest = writer.stdout.read().split()
-        writer.wait()
-        writer.stdin.close()
-        writer.stdout.close()
-        if rest:
-            last = int(rest[-1])
-        history = opener().list(config)
-        count = len(history) - (acknowledged + 1)
-        assert last + 1 <= count <= last + 2, "all that was acknowledged, and at most one more"
-        numbers = [checkpoint.state["n"] for checkpoint in history[:count]]
-        assert numbers[::-1] == [*range(count)]
-        acknowledged = len(history) - 1
-    opener().put(config, make_checkpoint(0))
-    assert len(opener().list(config)) == acknowledged + 2
-
 
 # Since 3.12 a fork beside other threads warns; that it may still happen is what is tested here.
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

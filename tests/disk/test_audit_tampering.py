@@ -223,19 +223,15 @@ def test_an_unsigned_entry_does_not_decide_when_a_signed_head_is_due(tmp_path, f
 
 FORGED = [
     {"kind": "intent"},
-    {"kind": "intent", "operation": 1},
     {"kind": "intent", "operation": "add_tags", "tags": 5},
     {"kind": "intent", "operation": "put", "checkpoint_id": ["x"]},
     {"kind": "call"},
-    {"kind": "outcome", "result": "ok"},
-    {"kind": "outcome", "of": [1], "result": "ok"},
     {"kind": "outcome", "of": 2},
+    {"kind": "outcome", "of": [1], "result": "ok"},
     {"kind": "outcome", "of": 2, "result": "ok", "removed": {"t": 5}},
     {"kind": "intent", "operation": "put_writes", "checkpoint_id": "x", "writes": {"x": []}},
-    {"kind": "gap"},
     {"kind": "gap", "count": "x"},
     {"kind": "head", "sign_every": "x"},
-    {"kind": "head", "sign_every": None},
 ]
 
 
@@ -378,20 +374,9 @@ def test_a_store_that_was_rolled_back_to_an_older_copy_is_found(tmp_path, open_s
     assert all("missing" in problem.reason for problem in problems)
 
 
-def remove_latest(store):
+def replace_latest(store, change):
     latest = store.list(CONFIG)[0]
-    store.remove(CONFIG, [latest.id])
-
-
-def replace_state(store):
-    latest = store.list(CONFIG)[0]
-    state = freeze({**latest.state, "n": 10})
-    store.put(CONFIG.with_check_point_id(latest.id), latest.with_state(state))
-
-
-def change_metadata(store):
-    latest = store.list(CONFIG)[0]
-    store.put(CONFIG.with_check_point_id(latest.id), latest.with_metadata(freeze({"step": 99})))
+    store.put(CONFIG.with_check_point_id(latest.id), change(latest))
 
 
 def reorder(store):
@@ -417,9 +402,13 @@ ATTACKS = {
     "a checkpoint is added": lambda store: put(store, 9),
     "a thread is added": lambda store: put(store, 9, thread="forged"),
     "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), make_checkpoint(9)),
-    "the latest is removed": remove_latest,
-    "a state is replaced": replace_state,
-    "metadata are changed": change_metadata,
+    "the latest is removed": lambda store: store.remove(CONFIG, [store.list(CONFIG)[0].id]),
+    "a state is replaced": lambda store: replace_latest(
+        store, lambda latest: latest.with_state(freeze({**latest.state, "n": 10}))
+    ),
+    "metadata are changed": lambda store: replace_latest(
+        store, lambda latest: latest.with_metadata(freeze({"step": 99}))
+    ),
     "the order is changed": reorder,
     "a thread is deleted": lambda store: store.delete("t"),
     "an answer is forged": lambda store: store.put_writes(CONFIG, {"answer:2": "yes"}),
@@ -489,20 +478,15 @@ def put_again_after_writes(saver):
     put_id(saver, "x", 3)
 
 
-def write_to_both(saver):
+def change_the_newer_and_the_older(saver):
     saver.put_writes(named("x"), {"answer:1": "old"})
     put_id(saver, "x", 3)
+    yield
     saver.put_writes(named("x"), {"answer:1": "new"})
     saver.add_tags(named("x"), "good")
-
-
-def replace_the_newer(saver):
-    write_to_both(saver)
+    yield
     put_id(saver, "z", 4, replaces="x")
-
-
-def change_the_older(saver):
-    replace_the_newer(saver)
+    yield
     saver.remove_tags(named("x"), "good")
     saver.put_writes(named("x"), {"answer:2": "yes"})
     put_id(saver, "x", 5, replaces="x")
@@ -514,16 +498,15 @@ def take_the_place_of_another(saver):
 
 
 def copy_both(saver):
-    write_to_both(saver)
+    put_again_after_writes(saver)
+    saver.put_writes(named("x"), {"answer:1": "new"})
     saver.copy("t", "copy")
     saver.delete("t")
     saver.copy("copy", "t")
-    replace_the_newer(saver)
+    put_id(saver, "z", 4, replaces="x")
 
 
-TWICE = [
-    put_again_after_writes, write_to_both, replace_the_newer, change_the_older, take_the_place_of_another, copy_both,
-]  # fmt: skip
+TWICE = [put_again_after_writes, change_the_newer_and_the_older, take_the_place_of_another, copy_both]
 
 
 @pytest.mark.parametrize("operate", TWICE)
@@ -532,7 +515,8 @@ def test_an_id_that_a_history_has_twice_is_no_finding_and_a_forgery_under_it_is(
     log, store, saver = open_audited(tmp_path, open_store)
     put_id(saver, "x", 1)
     put_id(saver, "y", 2)
-    operate(saver)
+    for _ in operate(saver) or ():
+        assert log.verify(store).problems == ()
     assert log.verify(store).problems == ()
 
     oldest = store.list(CONFIG)[-1].id

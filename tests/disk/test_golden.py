@@ -7,22 +7,7 @@ import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig
 from tests.disk.golden import make
-from tests.support.logs import (
-    CHECKPOINT,
-    COMPRESSED,
-    DATA,
-    KEY,
-    MARK,
-    META,
-    RELEASE,
-    REPLACE,
-    SCATTERED,
-    WRITE,
-    locate_log,
-    read_checkpoints,
-    read_records,
-    with_format,
-)
+from tests.support.logs import locate_log, with_format
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -68,6 +53,10 @@ def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
     assert saver.get_writes(at) == make.WRITES
     assert saver.tags_of(at) == ("two",)
     assert [waiting.id for waiting in saver.interrupts()] == ["i1"]
+    for n in range(2):
+        at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
+        assert saver.get_writes(at) == {"late": n}
+        assert saver.tags_of(at) == (f"tag {n}",)
     for checkpoint in expected.get(("early", "", None), ()):
         early = RunnableConfig("early", checkpoint_id=checkpoint.id)
         assert saver.get_writes(early) == make.early_writes(checkpoint.metadata["step"])
@@ -93,40 +82,6 @@ def test_it_can_be_written_to(saver):
     assert fields(before) == fields(latest)
     assert newest.state["items"] == more
     assert saver.verify().ok
-
-
-@pytest.fixture
-def version_2(tmp_path):
-    shutil.copytree(GOLDEN / "v2", tmp_path / "v2")
-    return tmp_path / "v2"
-
-
-def test_version_2_has_every_kind_of_record_and_flag(version_2):
-    types = set()
-    flags = 0
-    for path in [*version_2.rglob("log"), *version_2.rglob("v*.log")]:
-        for record in read_records(path):
-            types.add(record.type)
-            flags |= record.flags
-    assert types >= {META, CHECKPOINT, WRITE, MARK, DATA, RELEASE}
-    every_flag = KEY | REPLACE | COMPRESSED | SCATTERED
-    assert flags & every_flag == every_flag
-    extended = locate_log(version_2, "extended").read_bytes()
-    assert extended.endswith(bytes(100))
-    assert len(extended) % 4096 == 0
-
-
-def test_version_2_stores_a_window_by_what_enters_it(version_2):
-    changes = read_checkpoints(locate_log(version_2, "window"))
-    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.is_keyframe)
-
-
-def test_version_2_has_what_was_recorded_late(version_2):
-    with make.saver_on(version_2) as saver:
-        for n in range(2):
-            at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
-            assert saver.get_writes(at) == {"late": n}
-            assert saver.tags_of(at) == (f"tag {n}",)
 
 
 def test_a_log_of_version_1_is_refused_and_stays(tmp_path):

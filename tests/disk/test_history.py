@@ -9,6 +9,7 @@ from graphkit import (
     CheckpointSerializationError,
     StateSerializer,
 )
+from graphkit.testing import made
 from savers import FileSystemSaver
 from savers.log import Log
 from tests.support.checkpoints import list_states, make_checkpoint, make_interrupt
@@ -91,3 +92,10 @@ def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     assert (info.id, info.status) == (placed.checkpoint_id, "interrupted")
     (record,) = read_checkpoints(locate_log(saver.base_directory))
     assert info.size == record.size
+
+
+def test_a_status_is_that_of_the_latest_checkpoint_and_not_of_an_older_one_with_its_id(opener):
+    saver = opener()
+    for n in (1, 2):
+        saver.put("t", made({}, id="same", metadata={"n": n}))
+    assert [saver.search({"n": n})[0].status for n in (1, 2)] == ["", "stalled"]

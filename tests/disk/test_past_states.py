@@ -1,15 +1,31 @@
-"""Past states are the same whether the records of their keyframe are decoded again or kept."""
+"""Past states, one by one and by `replay`: the same in any order, and decoded only as far as they changed."""
 
 import random
 import shutil
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from savers import FileSystemSaver
+from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.saver_kit import REMOVED, SET
+from savers import Compression, FileSystemSaver
 from tests.support.logs import keep_no_records
+from tests.support.terminal import damage
+from tests.support.threads import TYPES, everything, exact
 
 THREAD = RunnableConfig("t")
+OPTIONS = {
+    "plain": {},
+    "sealed": {"cipher": {"k": b"k" * 32}},
+    "compressed": {"compression": Compression(threshold=64)},
+    "uncompressed": {"compression": None},
+}
+
+
+def open_saver(path, **options):
+    return FileSystemSaver(path, fsync="never", types=TYPES, **options)
 
 
 def name(checkpoint_id):
@@ -45,64 +61,127 @@ def fill(saver, randomness, count, state, ids):
     return state
 
 
+def put(saver, state):
+    saver.put(THREAD, Checkpoint(node_id="a", next_node_id="b", state=state))
+
+
 @pytest.fixture
 def plain(monkeypatch):
     """A function that reads a state with a saver that keeps nothing."""
 
-    def read(directory, checkpoint_id):
+    def read(saver, checkpoint_id):
         with monkeypatch.context() as patch:
             keep_no_records(patch)
-            return FileSystemSaver(directory).get(name(checkpoint_id)).state
+            return saver.get(name(checkpoint_id)).state
 
     return read
 
 
-@pytest.mark.sweep(2)
+def assert_replay_is_list(saver, config=THREAD):
+    listed = [exact(checkpoint) for checkpoint in reversed(saver.list(config))]
+    replayed = [*saver.replay(config)]
+    assert [exact(checkpoint) for checkpoint in replayed] == listed
+    for before, one in pairwise(replayed):
+        assert one.changes.base is before.state
+        assert apply(before.state, one) == one.state
+    return replayed
+
+
+def apply(before, one):
+    """The state that the changes lead to."""
+    state = dict(before)
+    for key, op in one.changes.ops.items():
+        if op == REMOVED:
+            del state[key]
+        elif op == SET:
+            state[key] = one.state[key]
+        else:
+            state[key] = [*before[key][:op], *one.state[key][op:]]
+            assert len(before[key]) == op
+    return state
+
+
+@pytest.mark.sweep(1, of="seed", in_turn=True)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("seed", range(4))
-def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
+def test_in_any_order_and_while_the_log_grows(seed, options, tmp_path, plain):
     dice = random.Random(seed)
     ids = []
-    writer = FileSystemSaver(tmp_path, fsync="never")
-    reader = FileSystemSaver(tmp_path, fsync="never")
+    writer = open_saver(tmp_path, **options)
+    reader = open_saver(tmp_path, **options)
     state = fill(writer, dice, 120, {}, ids)
     for arrange in (reversed, list, lambda ids: dice.sample(ids, len(ids))):
         some = [*arrange(ids)][:60]
         for checkpoint_id in some:
             at = name(checkpoint_id)
-            expected = plain(tmp_path, checkpoint_id)
+            expected = plain(open_saver(tmp_path, **options), checkpoint_id)
             read = reader.get(at)
             assert read.state == expected
             found = writer.get(at).state
             assert list(found.items()) == list(expected.items())
         state = fill(writer, dice, 10, state, ids)
-
-
-def grow(saver, count, make_item):
-    """Put checkpoints of a list that grows by an item each time; return their ids."""
-    items = []
-    ids = []
-    for number in range(count):
-        items = [*items, make_item(number)]
-        new = Checkpoint(node_id="n", next_node_id="m", state={"items": items, "number": number})
-        saver.put(THREAD, new)
-        ids.append(new.id)
-    return ids
+    assert_replay_is_list(reader)
 
 
 def test_the_states_of_a_listing_share_the_items_of_a_growing_list(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    grow(saver, 40, lambda number: {"id": number, "text": "x" * 50})
-    reader = FileSystemSaver(tmp_path, fsync="never")
-    listed = reader.list(THREAD)
+    saver = open_saver(tmp_path)
+    for number in range(1, 41):
+        put(saver, {"items": [{"id": n, "text": "x" * 50} for n in range(number)], "number": number})
+    listed = open_saver(tmp_path).list(THREAD)
     newest = listed[0].state["items"]
     for number, checkpoint in enumerate(listed[:30]):
         items = checkpoint.state["items"]
-        length = 40 - number
-        assert len(items) == length
-        assert type(items) is type(newest)
-        assert items == newest[:length]
+        assert items == newest[: 40 - number]
         assert items[3] is newest[3]
         assert items.kind == newest.kind
+
+
+def test_a_list_that_grows_is_decoded_once(tmp_path):
+    saver = open_saver(tmp_path)
+    for n in range(200):
+        put(saver, {"log": [f"message {i} " * 20 for i in range(n)], "n": n})
+    replayed = assert_replay_is_list(saver)
+    assert [checkpoint.changes.ops["log"] for checkpoint in replayed[1:]] == [*range(199)]
+    assert replayed[5].state["log"][0] is replayed[-1].state["log"][0]
+
+
+def test_versions(tmp_path):
+    saver = everything(open_saver(tmp_path))
+    saver.release(THREAD)
+    put(saver, {"n": 1})
+    for namespace in ("", "sub"):
+        config = RunnableConfig("t", checkpoint_ns=namespace)
+        released = saver.tag(config, 1).checkpoints
+        replayed = [*saver.replay(config, version=1)]
+        assert [*map(exact, replayed[::-1])] == [*map(exact, released)]
+    assert saver.version_namespaces("t") == ["", "sub"]
+    assert saver.version_namespaces("t", 1) == ["", "sub"]
+    with pytest.raises(CheckpointNotFoundError, match="version 2"):
+        list(saver.replay(THREAD, version=2))
+    with pytest.raises(CheckpointNotFoundError, match="version 2"):
+        saver.version_namespaces("t", 2)
+    with pytest.raises(CheckpointNotFoundError):
+        saver.version_namespaces("other")
+
+
+@dataclass
+class Unknown:
+    n: int
+
+
+def test_damage_and_unknown_types_are_errors(tmp_path):
+    saver = open_saver(tmp_path / "a")
+    for n in range(50):
+        put(saver, {"log": ["x" * 100] * n})
+    saver.close()
+    damage(tmp_path / "a", "t", 3000)
+    with pytest.raises(CheckpointCorruptionError):
+        list(open_saver(tmp_path / "a").replay(THREAD))
+    other = open_saver(tmp_path / "b")
+    other.register_types(Unknown)
+    put(other, {"x": [Unknown(1)]})
+    with pytest.raises(CheckpointSerializationError, match="Unknown"):
+        list(open_saver(tmp_path / "b").replay(THREAD))
 
 
 # What comes after a read of a past state finds what it would have found without it
@@ -129,18 +208,13 @@ END = {
     "pending writes": lambda saver, ids: None,
     "a tag": lambda saver, ids: saver.add_tags(name(ids[-1]), "late"),
     "early writes": lambda saver, ids: saver.put_writes(name(OTHER_ID), {"early": 1}, early=True),
-    "early writes twice": lambda saver, ids: [
-        saver.put_writes(name(OTHER_ID), {"early": number}, early=True) for number in range(2)
-    ],
 }
 NEXT = {
     "latest": lambda saver, ids: saver.get(THREAD).state,
     "latest by id": lambda saver, ids: saver.get(name(ids[-1])).state,
-    "writes": lambda saver, ids: saver.get_writes(name(ids[-1])),
-    "tags": lambda saver, ids: saver.tags_of(name(ids[-1])),
+    "writes and tags": lambda saver, ids: (saver.get_writes(name(ids[-1])), saver.tags_of(name(ids[-1]))),
     "history": lambda saver, ids: list(saver.history(THREAD)),
     "recent": lambda saver, ids: list(saver.recent(THREAD, limit=3)),
-    "summary": lambda saver, ids: saver.summary(THREAD),
     "put": lambda saver, ids: saver.put(THREAD, Checkpoint(id="n", node_id="a", next_node_id="b", state={"n": 1})),
     "put of the early one": lambda saver, ids: saver.put(
         THREAD, Checkpoint(id=OTHER_ID, node_id="a", next_node_id="b", state={"n": 1})

@@ -4,16 +4,14 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
-from savers import FileSystemSaver
 from tests.support.checkpoints import list_numbers, make_checkpoint
-from tests.support.disks import Fault, FileIO, HookedIO
+from tests.support.disks import Fault, HookedIO
 from tests.support.logs import locate_log
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -83,17 +81,6 @@ def test_reading_and_the_run_lock_do_not_count(saver, opener):
     assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
 
 
-def test_a_thread_with_a_run_stays_and_nothing_waits_for_it(saver, opener):
-    with opener().run_lock(RunnableConfig("days")):
-        assert saver.delete_idle(idle_since=days_ago(1)) == []
-        found = []
-        other = threading.Thread(target=lambda: found.extend(saver.delete_idle(idle_since=days_ago(1))))
-        other.start()
-        other.join()
-        assert found == []
-    assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
-
-
 PUT = """
 import sys
 from tests.disk.test_idle import put
@@ -102,29 +89,19 @@ put(FileSystemSaver(sys.argv[1]), "days", n=2)
 """
 
 
-class LastMomentIO(FileIO):
-    """Lets another process write to the thread just before the write lock is taken."""
+def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(saver, opener):
+    def put_at_the_last_moment(kind, path):
+        if kind == "lock" and "/locks/" in path:
+            io.hook = None
+            subprocess.run([sys.executable, "-c", PUT, saver.base_directory], check=True)
 
-    def __init__(self, root):
-        super().__init__()
-        self.root = root
-        self.is_armed = True
-
-    def lock(self, fd):
-        if self.is_armed and "/locks/" in self._paths[fd]:
-            self.is_armed = False
-            subprocess.run([sys.executable, "-c", PUT, self.root], check=True)
-        return super().lock(fd)
-
-
-def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(saver):
-    io = LastMomentIO(saver.base_directory)
     with saver.run_lock(RunnableConfig("days")):
         pass  # makes the file, which takes the write lock
-    with FileSystemSaver(saver.base_directory, fsync="never", io=io) as other:
-        assert other.delete_idle("days", idle_since=days_ago(1)) == []
-        assert not io.is_armed
-        assert list_numbers(other, RunnableConfig("days")) == [2, 1]
+    io = HookedIO(put_at_the_last_moment)
+    other = opener(io=io)
+    assert other.delete_idle("days", idle_since=days_ago(1)) == []
+    assert io.hook is None
+    assert list_numbers(other, RunnableConfig("days")) == [2, 1]
 
 
 def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, opener):

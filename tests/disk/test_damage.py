@@ -393,13 +393,6 @@ def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
     assert damaged.path.read_bytes() == data
 
 
-def test_an_unknown_record_that_may_be_skipped_is_skipped(damaged):
-    append_record(damaged.path, 0x85, b"\xc0")
-    assert len(damaged.opener().list(damaged.config)) == 4
-    damaged.opener().put(damaged.config, step(9, {"n": 9}))
-    assert damaged.opener().get(damaged.config).state["n"] == 9
-
-
 def test_memory_stays_bounded_however_much_is_damaged(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))

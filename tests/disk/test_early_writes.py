@@ -269,3 +269,45 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     with quiet():
         (file,) = FileSystemSaver(tmp_path).verify().problems
     assert file.state == "damaged"
+
+
+# Writes and a look at one checkpoint of four
+
+
+@pytest.fixture
+def filled(saver):
+    for n in range(4):
+        saver.put(ROOT, made(f"c{n}", list=list(range(n * 100))))
+    return saver
+
+
+def test_info_is_the_line_of_the_history(filled, opener):
+    assert [filled.info(at(info.id)) for info in filled.history(ROOT)] == list(filled.history(ROOT))
+    assert opener().info(ROOT).id == "c3"
+    assert filled.info(at("unknown")) is None
+    assert filled.info(RunnableConfig("nobody")) is None
+
+
+def test_a_checkpoint_that_is_to_be_unique_is_replaced_if_it_is_there(filled, opener):
+    def ids():
+        return [info.id for info in opener().history(ROOT)]
+
+    new = made("c1", n=1)
+    filled.put_writes(at("c1"), {"w": 1})
+    filled.put(ROOT, new, unique=True)
+    opener().put(ROOT, made("c4"), unique=True)
+    assert ids() == ["c4", "c3", "c2", "c1", "c0"]
+    assert opener().get(at("c1")) == new
+    assert opener().get_writes(at("c1")) == {"w": 1}
+    opener().put(RunnableConfig("empty"), new, unique=True)
+    filled.put(ROOT, new)
+    assert len(ids()) == 6
+
+
+def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(filled, opener):
+    filled.put_writes(at("c1"), {"first": 1, "last": 1}, keep=["first"])
+    filled.put_writes(at("c1"), {"first": 2, "last": 2, "new": 2}, keep=["first", "new"])
+    assert opener().get_writes(at("c1")) == {"first": 1, "last": 2, "new": 2}
+    before = filled.size("t")
+    filled.put_writes(at("c1"), {"first": 3}, keep=["first"])
+    assert filled.size("t") == before

@@ -256,13 +256,6 @@ def test_no_operation_waits_for_a_special_file(place, templates, tmp_path, sweep
         shutil.rmtree(root)
 
 
-def test_these_were_all_places_in_all_operations():
-    assert len(PLACES) * (len(OPERATIONS) + 1) == 420
-    assert sum(REFUSED.values()) > 420 // 6
-    for is_full, least in ((False, 350), (True, 1750)):
-        assert sum(len([*cases(OPERATIONS, place, FILES, is_full=is_full)]) for place in PLACES) >= least
-
-
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_the_root_may_be_a_link(fsync, tmp_path):
     real = tmp_path / "real"

@@ -3,6 +3,7 @@
 The real limit is 1 GiB; here it is 64 KiB.
 """
 
+import errno
 import itertools
 import os
 import random
@@ -13,7 +14,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_ids
-from tests.support.disks import FileIO
+from tests.support.disks import HookedIO, failing
 from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, flip, locate_log, read_records, replace_bytes
 
 CONFIG = RunnableConfig("t")
@@ -240,39 +241,21 @@ def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp
     assert orphaned > 10
 
 
-def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path):
-    states = by_id(written(tmp_path / "whole"))
-
-    class Full(FileIO):
-        left = 1 << 30
-
-        def write_at(self, fd, offset, data):
-            if self.left <= 0:
-                raise OSError(28, "No space left on device")
-            self.left -= len(data)
-            return super().write_at(fd, offset, data)
-
-    refused = 0
-    for room in range(0, 200_000, 30_000):
-        io = Full()
-        with open_saver(tmp_path / "whole", io=io) as saver:
-            before = locate_log(tmp_path / "whole").read_bytes()
-            io.left = room
-            for _ in range(2):
-                if room < 150_000:
-                    with pytest.raises(OSError, match="space"):
-                        saver.put(CONFIG, made(8, {"long": noise("new", 180_000)}))
-                    refused += 1
-                    assert locate_log(tmp_path / "whole").read_bytes() == before
-                io.left = 0
-            expect(tmp_path / "whole", states)
-            # The first put of a thread: nothing of it may stay either.
-            io.left = room
-            with pytest.raises(OSError, match="space"):
-                saver.put(RunnableConfig("new"), made(0, {"long": noise("new", 300_000)}))
-            assert not locate_log(tmp_path / "whole", "new").exists()
-            assert saver.threads() == ["t"]
-    assert refused > 5
+@pytest.mark.parametrize("part", [0.5, None])
+@pytest.mark.parametrize("after", range(4))
+def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path, after, part):
+    states = by_id(written(tmp_path))
+    before = locate_log(tmp_path).read_bytes()
+    io = HookedIO()
+    with open_saver(tmp_path, io=io) as saver:
+        for config in (CONFIG, RunnableConfig("new")):
+            full = failing(io, "write_at", errno.ENOSPC, after=after, part=part, where="/log")
+            with full, pytest.raises(OSError, match="space"):
+                saver.put(config, made(8, {"long": noise("new", 300_000)}))
+        assert saver.threads() == ["t"]
+    assert locate_log(tmp_path).read_bytes() == before
+    assert not locate_log(tmp_path, "new").exists()
+    expect(tmp_path, states)
 
 
 @pytest.mark.parametrize(

@@ -323,12 +323,17 @@ def test_without_events_it_polls_and_reports_it(saver, config, caplog, monkeypat
     assert saver.wait_for_resume("t", 0) is True
 
 
-def test_when_events_run_out_later_it_goes_on_without(saver, config, caplog, monkeypatch):
+@pytest.mark.parametrize("how", ["run out", "end"])
+def test_when_events_end_later_it_goes_on_without(saver, config, caplog, monkeypatch, how):
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
-        monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
-        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
-        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
-        assert "no watches left" in caplog.text
+        if how == "end":
+            watch._source._events.stop()
+        else:
+            monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
+        for number in (1, 2):
+            until(watch, to(saver.put(config, make_checkpoint(number)).checkpoint_id))
+    assert ("looking every 0.01 seconds instead" if how == "end" else "no watches left") in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no more files"), KeyboardInterrupt("no")])
@@ -360,34 +365,11 @@ def test_no_link_is_followed_out_of_the_store(saver, opener, config, caplog, tmp
     assert "symbolic link" in caplog.text
 
 
-def test_an_observer_that_ends_is_replaced_by_looking(saver, config, caplog, monkeypatch):
-    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
-    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
-        watch._source._events.stop()
-        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
-        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
-        assert "looking every 0.01 seconds instead" in caplog.text
-
-
 def test_what_an_event_was_lost_of_is_found_later(saver, config, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     monkeypatch.setattr(file_watch.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
-
-
-def test_the_pause_between_listings_of_all_threads_follows_from_how_long_one_takes(saver, config, monkeypatch):
-    listings = []
-    list_threads = file_watch.FileSource.list_threads
-    monkeypatch.setattr(file_watch.FileSource, "list_threads", lambda self: listings.append(self) or list_threads(self))
-    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.0)
-    monkeypatch.setattr(log_watch, "_PAUSE_IF_SIGNALLED", 1e9)
-    saver.put(config, make_checkpoint(1))
-    with saver.watch(interval=NEVER) as watch:
-        newest = saver.put(config, make_checkpoint(2))
-        until(watch, to(newest.checkpoint_id))
-        until_quiet(watch)
-    assert len(listings) == 1
 
 
 # What it takes

@@ -119,6 +119,8 @@ STEPS = (
     ("prune", lambda saver: saver.prune("t", keep_last=1)),
     ("put", lambda saver: saver.put(config_of(), made(4))),
     ("release", lambda saver: saver.release(config_of())),
+    ("put", lambda saver: saver.put(config_of("t", "inner"), made(7))),
+    ("release", lambda saver: saver.release(config_of())),
     ("put", lambda saver: saver.put(config_of(), made(5))),
     ("delete", lambda saver: saver.delete("t")),
     ("put", lambda saver: saver.put(config_of(), made(6))),

@@ -97,13 +97,6 @@ def packed(size, block, *, kind=STR, count=None, crc=0, method=ZLIB):
 SMALL_BLOCK = zlib.compress(bytes(1000))
 
 
-@pytest.mark.parametrize("size", [1 << 32, (1 << 32) + 1, 10 << 30, 1 << 63, (1 << 64) - 1, -1, -(1 << 40)])
-@pytest.mark.parametrize("method", [ZLIB, ZSTD], ids=["zlib", "zstd"])
-def test_an_op_that_claims_more_than_any_value_has(tmp_path, forge, size, method):
-    forge(packed(size, SMALL_BLOCK, method=method), ["k", None], SMALL_BLOCK)
-    expect_refused(tmp_path)
-
-
 @pytest.mark.parametrize("size", [1 << 32, 10 << 30, 1 << 63, -1])
 def test_a_table_that_claims_more_than_any_value_has(tmp_path, forge, size):
     entry = [STR | KIND_WITH_BLOCK, 5, size, 0, 0, 1000, 100, size, ZLIB, 1 << 60, size]
@@ -111,13 +104,13 @@ def test_a_table_that_claims_more_than_any_value_has(tmp_path, forge, size):
     expect_refused(tmp_path)
 
 
-@pytest.mark.parametrize("claimed", [1, 999, 1001, 1 << 20, (1 << 32) - 1])
+@pytest.mark.parametrize("size", [1, 999, 1001, (1 << 32) - 1, 1 << 32, 1 << 63, (1 << 64) - 1, -1])
 @pytest.mark.parametrize("method", [ZLIB, ZSTD], ids=["zlib", "zstd"])
-def test_a_block_of_another_size_than_it_claims(tmp_path, forge, claimed, method):
+def test_a_block_of_another_size_than_it_claims(tmp_path, forge, size, method):
     block = SMALL_BLOCK
     if method == ZSTD:
         block = pytest.importorskip("zstandard").ZstdCompressor().compress(bytes(1000))
-    forge(packed(claimed, block, method=method), ["k", None], block)
+    forge(packed(size, block, method=method), ["k", None], block)
     expect_refused(tmp_path)
 
 

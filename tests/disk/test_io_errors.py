@@ -106,12 +106,6 @@ def test_any_call_of_a_step_may_fail(steps, warm, sticky, sweep):
                 raise
 
 
-def test_these_were_thousands_of_errors():
-    with fixed("io errors"):
-        faults = [len([*faults_in(steps, warm=warm)]) for steps in range(len(STEPS)) for warm in (True, False)]
-    assert 2 * sum(faults) >= 2500
-
-
 def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(opener, config, caplog):
     io = HookedIO()
     saver = opener(io=io)

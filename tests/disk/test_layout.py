@@ -130,28 +130,21 @@ def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
 
 
 @pytest.mark.requirement("L6")
-def test_missing_directories_are_made_and_what_exists_is_left_as_it_is(config, tmp_path):
+def test_missing_directories_are_made_and_reading_makes_nothing_else(config, tmp_path):
     new = tmp_path / "a" / "b"
     saver = FileSystemSaver(str(new))
-    assert new.is_dir()
-    assert saver.get(config) is None
-    assert saver.list(config) == []
-    assert saver.threads() == []
-    assert not saver.delete("t")
-    assert saver.release(config).checkpoints == []
-    own = tmp_path / "own"
-    own.mkdir(mode=0o755)
-    own.chmod(0o755)
-    FileSystemSaver(own).put(config, make_checkpoint(0))
-    assert modes([own]) == {0o755}
-
-
-def test_reading_an_empty_place_creates_nothing(opener, config, tmp_path):
-    saver = opener()
-    saver.get(config), saver.list(config), saver.history(config), saver.tags_of(config), saver.get_writes(config)
+    assert saver.get(config) is saver.summary(config) is None
+    saver.list(config), saver.history(config), saver.tags_of(config), saver.get_writes(config)
     saver.threads(), saver.interrupts(), saver.size(), saver.versions_by_thread_id("t"), saver.namespaces("t")
-    assert files_below(tmp_path) == []
-    assert [*(tmp_path / "store").iterdir()] == []
+    assert not saver.delete("t")
+    assert [*tmp_path.rglob("*")] == [new.parent, new]
+    assert saver.release(config).checkpoints == []
+
+
+def test_a_directory_that_exists_keeps_its_mode(config, tmp_path):
+    tmp_path.chmod(0o755)
+    FileSystemSaver(tmp_path).put(config, make_checkpoint(0))
+    assert modes([tmp_path]) == {0o755}
 
 
 @pytest.mark.parametrize("below", [(), ("sub",), ("sub", "dir")])
@@ -168,40 +161,29 @@ def test_what_is_no_serializer_is_refused_before_anything_is_made(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.requirement("H7")
-def test_a_run_has_a_directory_of_its_own_and_no_pointer_to_its_latest_checkpoint(opener, tmp_path):
+@pytest.mark.requirement("H7", "H33")
+def test_the_directory_of_a_thread_is_all_that_it_needs(opener, tmp_path):
+    """There is no index to lose and no pointer to the latest checkpoint; all other files are made again."""
     root, moved = tmp_path / "store", tmp_path / "elsewhere"
     saver = opener()
-    for run in ("first", "second"):
+    for thread in ("First", "second", "third"):
         for number in range(3):
-            saver.put(RunnableConfig(run), make_checkpoint(number))
-    (first,) = root.glob("t-first-*")
-    assert len([*root.glob("t-*")]) == 2
-    shutil.rmtree(first)
-    shutil.copytree(root, moved)
-    for place in (root, moved):
-        fresh = opener(place)
-        assert list(fresh.threads()) == ["second"]
-        assert fresh.get(RunnableConfig("second")).node_id == "n2"
-        assert fresh.get(RunnableConfig("first")) is None
-
-
-@pytest.mark.requirement("H33")
-def test_there_is_no_index_to_lose_and_all_files_but_the_logs_are_created_again(opener, config):
-    saver = opener()
-    for n in range(5):
-        saver.put(config.replace(thread_id=f"Thread {n}"), make_checkpoint(n))
+            saver.put(RunnableConfig(thread), make_checkpoint(number))
     saver.close()
-    root = Path(saver.base_directory)
+    shutil.rmtree(next(root.glob("t-second-*")))
     (root / "graphkit.store").unlink()
     shutil.rmtree(root / "locks")
     for lock in root.glob("t-*/run.lock"):
         lock.unlink()
-    saver = opener()
-    assert list(saver.threads()) == [f"Thread {n}" for n in range(5)]
-    saver.put(config.replace(thread_id="Thread 3"), make_checkpoint(33))
-    assert list_numbers(opener(), config.replace(thread_id="Thread 3")) == [33, 3]
-    assert (root / "graphkit.store").exists()
+    shutil.copytree(root, moved)
+    for place in (root, moved):
+        fresh = opener(place)
+        assert list(fresh.threads()) == ["First", "third"]
+        assert fresh.get(RunnableConfig("second")) is None
+        first = RunnableConfig("First")
+        fresh.put(first, make_checkpoint(3))
+        assert list_numbers(opener(place), first) == [3, 2, 1, 0]
+        assert (place / "graphkit.store").exists()
 
 
 @pytest.mark.parametrize("namespace", ["", "sub"])

@@ -131,50 +131,30 @@ def finished(started):
         assert worker.returncode == 0
 
 
-@pytest.mark.requirement("H47")
+@pytest.mark.requirement("H47", "L9")
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
-def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, tmp_path):
-    store = tmp_path / "store"
-    own = [f"own {who}" for who in range(8, 16)]
-    threads = ["shared"] * 8 + own
-    finished(workers(launcher, str(store), fsync, threads, 25))
-
-    def expected(who):
-        return [state_of(who, n) for n in reversed(range(25))]
-
-    with FileSystemSaver(store) as saver:
-        assert set(saver.threads()) == {"shared", *own}
-        shared = RunnableConfig("shared")
-        assert len(set(list_ids(saver, shared))) == 200
-        states = list_states(saver, shared)
-        assert len(states) == 200
-        for who in range(8):
-            mine = [state for state in states if state["who"] == who]
-            assert mine == expected(who)
-        for who, thread in enumerate(own, 8):
-            assert list_states(saver, RunnableConfig(thread)) == expected(who)
-
-
-@pytest.mark.requirement("L9")
-def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
+def test_eight_processes_on_one_thread_and_eight_on_their_own_beside_a_reader(fsync, launcher, tmp_path):
     """Each reading shows the history as it was at a moment, and never goes back."""
     store = tmp_path / "store"
-    config = RunnableConfig("t")
+    own = [f"own {who}" for who in range(8, 16)]
+    shared = RunnableConfig("shared")
     with FileSystemSaver(store) as reader:
-        started = workers(launcher, str(store), "never", ["t"] * 3, 60)
+        started = workers(launcher, str(store), fsync, ["shared"] * 8 + own, 25)
         seen = []
         while any(worker.poll() is None for worker in started):
-            found = list_states(reader, config)[::-1]
-            known = len(seen)
-            assert found[:known] == seen, "what was there stays, in its order"
+            found = list_states(reader, shared)[::-1]
+            assert found[: len(seen)] == seen, "what was there stays, in its order"
             seen = found
-            for who in range(3):
+            for who in range(8):
                 mine = [state for state in found if state["who"] == who]
-                expected = [state_of(who, n) for n in range(len(mine))]
-                assert mine == expected
+                assert mine == [state_of(who, n) for n in range(len(mine))]
         finished(started)
-        assert len(reader.list(config)) == 180
+        assert set(reader.threads()) == {"shared", *own}
+        assert len({*list_ids(reader, shared)}) == len(list_states(reader, shared)) == 200
+        for who, thread in enumerate(own, 8):
+            expected = [state_of(who, n) for n in reversed(range(25))]
+            assert list_states(reader, RunnableConfig(thread)) == expected
 
 
 @pytest.mark.requirement("P86")

@@ -24,12 +24,13 @@ from datetime import UTC, datetime
 from functools import partial
 from unittest import mock
 
-from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.saver_kit import Codec
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import sync
+from savers._filesystem import log_bytes, rewrite, sync
 from savers._log import frame_log, log
 from tests.disk.simfs import Disk, SimFS, few_of
+from tests.support.checkpoints import list_ids
 from tests.support.contents import describe, outline
 from tests.support.disks import failing, quiet
 
@@ -635,15 +636,17 @@ class Crashes:
     """Goes through the crash states of workloads, and counts them.
 
     A saver that does not wait for the disk (fsync is "never", or seconds) promises less: the death of the process loses
-    nothing that was acknowledged. A power loss leaves each history as it was at some moment since the last flush, or
-    says that it is damaged.
+    nothing that was acknowledged. A power loss, after which the system starts once more, leaves each history as it was
+    at some moment since the last flush, in every way to read it.
     """
 
     def __init__(self, seed=SEED, fsync="always"):
         self.seed = seed
         self.fsync = fsync
         self.waits = fsync == "always"
-        self.states = self.nested = self.reported = 0
+        self.boot = 1
+        """How often the system has started, as the savers see it."""
+        self.states = self.nested = 0
 
     def explore(self, workload, limit, many=12):
         """Check about `limit` states of a workload.
@@ -652,7 +655,11 @@ class Crashes:
             Lost: one of them breaks a promise.
         """
         self.name = workload.__name__ if self.waits else f"{workload.__name__} {self.fsync}"
-        with fixed(f"{self.seed} {self.name}"):
+        with (
+            fixed(f"{self.seed} {self.name}"),
+            mock.patch.object(log_bytes, "boot_number", self._count_boots),
+            mock.patch.object(rewrite, "boot_number", self._count_boots),
+        ):
             run = Run(self.fsync)
             workload(run)
             run.saver.close()
@@ -685,7 +692,11 @@ class Crashes:
                         views = run.views[lowest : progress.begun + 1]
                         deep = self.states % 4 == 0
                         check = partial(self.check, rng=rng, deep=deep) if self.waits else self._look
+                        self.boot = 2
                         self._examine(run, point, what, check, tree, views)
+
+    def _count_boots(self):
+        return self.boot
 
     def _apply(self, run, point, op, disk, progress, rng):
         """Apply an operation; of a saver that does not wait, check what its death within or after it leaves."""
@@ -707,6 +718,7 @@ class Crashes:
     def _examine(self, run, point, what, check, tree, views):
         try:
             check(tree, views)
+            self.boot = 1
         except Exception as error:
             ops = list_operations(run.fs, point)
             raise Lost(
@@ -715,15 +727,32 @@ class Crashes:
             ) from error
 
     def _look(self, tree, views):
-        saver = open_saver(SimFS(tree, record=False), "never")
-        for thread, namespace in self.histories:
-            try:
-                found = view(saver, [thread], [namespace])
-            except CheckpointCorruptionError:
-                self.reported += 1
-            else:
-                expect_each(found, self._views_of(views, thread, namespace))
-                self._expect_early_or_none(saver, views, thread, namespace)
+        fs = SimFS(tree, record=False)
+        saver = open_saver(fs, self.fsync)
+        for number, (thread, namespace) in enumerate(self.histories, 900):
+            here = self._views_of(views, thread, namespace)
+            config = config_of(thread, namespace)
+            view_here = partial(view, threads=[thread], namespaces=[namespace])
+            for reader in (saver, open_saver(fs, self.fsync)):
+                expect_each(view_here(reader), here)
+                self._expect_alike(reader, config)
+            saver.put(config, made(number))
+            longer = [grown(expected, thread, namespace, number) for expected in here]
+            expect_each(view_here(saver), longer)
+            self._expect_alike(saver, config)
+            self._expect_early_or_none(saver, views, thread, namespace)
+        if "damaged" in {file.state for file in saver.verify().problems}:
+            raise Lost("a log is damaged")
+
+    @staticmethod
+    def _expect_alike(saver, config):
+        """Every way to read a history finds the same checkpoints."""
+        ids = list_ids(saver, config)
+        assert [info.id for info in saver.history(config)] == ids
+        summary = saver.summary(config)
+        latest = saver.get(config)
+        assert (summary.checkpoints if summary else 0) == len(ids)
+        assert (latest.id if latest else None) == (ids[0] if ids else None)
 
     @staticmethod
     def _views_of(views, thread, namespace):
@@ -802,6 +831,7 @@ class Crashes:
                         raise Lost(f"a log has the write {text[:20]} {content.count(text)} times")
 
     def _second_crash(self, tree, fs, steps, rng, *, deep):
+        self.boot += 1
         disk = Disk(tree)
         progress = Progress()
         chosen = rng.sample(range(len(fs.ops)), min(2, len(fs.ops))) if deep else ()

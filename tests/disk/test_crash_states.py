@@ -49,7 +49,6 @@ def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_po
     cases = sweep.count(300, 70)
     found.explore(workload, 2 * cases if workload is crashes.release else cases)
     assert found.states > sweep.count(30, 20)
-    assert found.reported < found.states / 10, "a log is called damaged only where a middle part was lost"
 
 
 @pytest.mark.sweep(0)

@@ -89,18 +89,6 @@ class Audited:
             entries = read_entries(file)
             yield from ((file, entries, place) for place in range(len(entries)))
 
-    def write_chain(self, entries, without=None):
-        """Spread entries on the files as they were; `without` is the place of one that is missing."""
-        entries = [*entries]
-        for file in self.files:
-            size = len(read_entries(self.path / "log copy" / file.name))
-            if without is not None:
-                is_here = 0 <= without < size
-                without -= size
-                size -= is_here
-            write_entries(file, entries[:size])
-            del entries[:size]
-
 
 @pytest.fixture
 def audited(tmp_path):
@@ -184,26 +172,29 @@ def test_each_loss_is_found_by_the_head_that_was_kept(audited, change, sweep, mo
         audited.restore()
 
 
-def test_each_entry_that_is_removed_from_a_rebuilt_chain_is_missed_by_its_number(audited):
-    entries = [entries[place] for _, entries, place in audited.places()]
-    for place in range(len(entries) - 1):
-        audited.write_chain(chain_again(entries[:place] + entries[place + 1 :], renumber=False), without=place)
-        assert any("entries were removed" in reason for reason in reasons_of(audited.verify())), place
-
-
-def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
-    _, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=3)
-    put(saver, *range(20))
+@pytest.fixture
+def signed(tmp_path):
+    """A signed log of one file, the file, and its entries."""
+    log, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=4)
+    put(saver, *range(9))
     (file,) = list_files(tmp_path / "log")
-    begin, first, *rest = read_entries(file)
+    log.close()
+    return AuditLog(tmp_path / "log"), saver, file, read_entries(file)
+
+
+def test_each_entry_that_is_removed_from_a_rebuilt_chain_is_missed_by_its_number(signed):
+    log, _, file, entries = signed
+    for place in range(len(entries) - 1):
+        write_entries(file, chain_again(entries[:place] + entries[place + 1 :], renumber=False))
+        assert any("entries were removed" in reason for reason in reasons_of(log.verify())), place
+
+
+def test_a_cut_beyond_the_last_signed_head_is_found(signed):
+    log, _, file, (begin, first, *rest) = signed
     # Without the signatures, as if the heads behind the first one had never been.
     unsigned = [entry for entry in rest if b"signature" not in entry]
-    forged = chain_again([begin, first, *unsigned])
-    write_entries(file, forged)
-    log = AuditLog(tmp_path / "log")
-    report = log.verify(public_key=public_key())
-    reasons = " ".join(reasons_of(report))
-    assert "not signed" in reasons
+    write_entries(file, chain_again([begin, first, *unsigned]))
+    assert "not signed" in " ".join(reasons_of(log.verify(public_key=public_key())))
 
 
 CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t", "checkpoint_ns": "", "result": "ok"}
@@ -271,29 +262,24 @@ def test_a_log_of_which_all_files_are_gone_is_found_with_the_public_key(audited)
     assert not audited.verify(public_key=public_key()).ok
 
 
-def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
-    log, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=4)
-    put(saver, *range(9))
+def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(signed):
+    log, saver, file, entries = signed
     head = log.verify().head
-    log.close()
-    (file,) = list_files(tmp_path / "log")
-    entries = read_entries(file)
     kept = entries[:-6]
     while b'"signature"' not in kept[-1]:
         kept.pop()
     write_entries(file, kept)
-    cut = AuditLog(tmp_path / "log")
-    verify = partial(cut.verify, public_key=public_key())
+    verify = partial(log.verify, public_key=public_key())
     assert verify().ok
     assert not verify(expect_head=head).ok
     assert not verify(saver).ok
 
 
-def test_a_forged_chain_is_found_by_the_signature(audited):
-    entries = [entries[place].replace(b'"ann"', b'"bob"') for _, entries, place in audited.places()]
-    audited.write_chain(chain_again(entries))
-    assert audited.verify().ok, "the chain alone proves nothing"
-    assert not audited.verify(public_key=public_key()).ok
+def test_a_forged_chain_is_found_by_the_signature(signed):
+    log, _, file, entries = signed
+    write_entries(file, chain_again([entry.replace(b'"put"', b'"get"') for entry in entries]))
+    assert log.verify().ok, "the chain alone proves nothing"
+    assert not log.verify(public_key=public_key()).ok
 
 
 def test_a_log_signed_with_another_key_is_found(audited):

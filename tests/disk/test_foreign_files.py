@@ -214,46 +214,33 @@ def operate(root, place, operation):
 
 
 @pytest.mark.requirement("promise 5")
+@pytest.mark.parametrize("kinds", [LINKS, FILES], ids=["links", "special files"])
 @pytest.mark.parametrize("place", PLACES)
-def test_no_operation_follows_a_link(place, templates, tmp_path, sweep):
+def test_no_operation_follows_a_link_or_waits_for_a_special_file(place, kinds, templates, tmp_path, sweep):
     lines = (templates / "exported").read_text().splitlines(keepends=True)
     operations = {**OPERATIONS, "import": lambda saver: import_threads(saver, lines, format="logs")}
-    made = [*cases(operations, place, LINKS, is_full=sweep.is_full)]
-    kinds = sweep.count(len(LINKS), 1)
-    assert len(made) == len(operations) * kinds
     refused = 0
-    for kind, name, operation in made:
+    for kind, name, operation in cases(operations, place, kinds, is_full=sweep.is_full):
         case = (kind, name)
         copy = shutil.copytree(templates, tmp_path / "copy")
         root = copy / "store"
         outside = copy / "outside"
-        path = root / PLACES[place]
-        put_in_place(path, kind, outside)
+        put_in_place(root / PLACES[place], kind, outside)
         before = snapshot(outside)
-        result = operate(root, place, operation)
+        with impatient(60):
+            result = operate(root, place, operation)
+            if place != "marker":
+                with FileSystemSaver(root, fsync="never", lock_timeout=0) as other:
+                    assert other.get(RunnableConfig("y")).state["n"] == 9, case
+                    other.verify()
         refused += isinstance(result, CheckpointerError)
         assert snapshot(outside) == before, case
         assert SECRET not in repr(result), case
-        shutil.rmtree(copy)
-    expected = REFUSED.get(place, 0)
-    assert refused >= expected * kinds
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_no_operation_waits_for_a_special_file(place, templates, tmp_path, sweep):
-    for kind, name, operation in cases(OPERATIONS, place, FILES, is_full=sweep.is_full):
-        root = shutil.copytree(templates / "store", tmp_path / "store")
-        put_in_place(root / PLACES[place], kind)
-        with impatient(60):
-            operate(root, place, operation)
-            if place != "marker":
-                with FileSystemSaver(root, fsync="never", lock_timeout=0) as other:
-                    latest = other.get(RunnableConfig("y"))
-                    assert latest.state["n"] == 9, (kind, name)
-                    other.verify()
         if kind == "full directory":
             assert [*root.rglob("precious")], "what is not the store's is not removed"
-        shutil.rmtree(root)
+        shutil.rmtree(copy)
+    if kinds is LINKS:
+        assert refused >= REFUSED.get(place, 0) * sweep.count(len(LINKS), 1)
 
 
 @pytest.mark.parametrize("fsync", ["always", "never"])

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,7 +10,7 @@ from graphkit import Channels
 from graphkit.saver_kit import freeze, generate_id
 from savers import FileSystemSaver
 from tests.support.checkpoints import apply_update, make_checkpoint, make_following
-from tests.support.disks import CountingIO
+from tests.support.disks import CountingIO, HookedIO
 from tests.support.logs import locate_log, read_records
 
 
@@ -138,32 +139,30 @@ def test_a_cold_put_reads_the_end_of_the_log_only(config, tmp_path):
 
 
 def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
-    class SlowDisk(CountingIO):
-        def fdatasync(self, fd):
-            entered.set()
-            go_on.wait()
-            super().fdatasync(fd)
-
     entered = threading.Event()
     go_on = threading.Event()
-    go_on.set()
-    io = SlowDisk()
+    calls = []
+
+    def note(kind, _):
+        calls.append(kind)
+        if kind == "fdatasync":
+            entered.set()
+            go_on.wait()
+
+    io = HookedIO()
     saver = FileSystemSaver(tmp_path, io=io)
     saver.put(config, make_checkpoint(0))
-    entered.clear()
-    go_on.clear()
-    io.reset()
-    workers = [threading.Thread(target=saver.put, args=(config, make_checkpoint(n))) for n in range(1, 9)]
-    workers[0].start()
-    entered.wait()
-    for worker in workers[1:]:
-        worker.start()
-    # While the first one waits for the disk, the others write.
-    while io.calls.count("write") < 8:
-        pass
-    go_on.set()
-    for worker in workers:
-        worker.join()
-    assert io.calls.count("fdatasync") <= 3
+    io.hook = note
+    with ThreadPoolExecutor(8) as pool:
+        puts = [pool.submit(saver.put, config, make_checkpoint(1))]
+        entered.wait()
+        puts += [pool.submit(saver.put, config, make_checkpoint(n)) for n in range(2, 9)]
+        # While the first one waits for the disk, the others write.
+        while calls.count("write_at") < 8:
+            pass
+        go_on.set()
+        for put in puts:
+            put.result()
+    assert calls.count("fdatasync") <= 3
     assert len(saver.list(config)) == 9
     saver.close()

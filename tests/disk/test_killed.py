@@ -1,6 +1,6 @@
 """SIGKILL at each call that changes a file, of every operation: each history is whole, and the next process goes on.
 
-`test_document_review_killed.py` kills at random. `test_crash_states.py` takes the power away.
+`test_crash_states.py` takes the power away. Examples are killed at random in tests/api.
 """
 
 import os

@@ -272,25 +272,12 @@ class Run:
 # The workloads
 
 
-def first_put(run):
-    """The first put of a thread and of a store."""
-    run.put(0, text="a" * 700)
-
-
 def puts(run):
     """A history that grows, small and large, over a keyframe."""
     for number in range(4):
         run.put(number, items=[*range(number)], text="x" * (number * 900))
     for number in range(4, 10):
         run.put(number, items=[*range(number)], text=f"{number}" * 4500)
-
-
-def growing_lists(run):
-    """Messages that are appended, with values of many types."""
-    messages = []
-    for number in range(8):
-        messages = [*messages, {"role": "user", "content": "m" * 90, "n": (number, True, 1.0, b"\xc1\xf5GK", None)}]
-        run.put(number, messages=messages)
 
 
 def replaces(run):
@@ -587,17 +574,9 @@ def shared_sync(run):
         run.fs.hook = None
 
 
-def writes_ahead(run):
-    """Each checkpoint is put when the writes of the next one wait already."""
-    run.write(0, a="w0" * 350)
-    for number in range(5):
-        run.write(number + 1, a=f"w{number + 1}" * 350)
-        run.put(number, text="z" * 300)
-
-
 WORKLOADS = (
-    first_put, puts, growing_lists, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, late_worker, failed_sync, failed_write,
-    early_writes, rewritten_early_writes, langgraph_steps, shared_sync, writes_ahead,
+    puts, replaces, beside, release, prune, delete, copy, several_threads, two_savers, two_workers, late_worker, failed_sync, failed_write,
+    early_writes, rewritten_early_writes, langgraph_steps, shared_sync,
 )  # fmt: skip
 
 

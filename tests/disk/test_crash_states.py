@@ -12,10 +12,10 @@ from tests.disk.simfs import Disk, SimFS
 from tests.support.disks import failing
 
 STATES = {
-    "first_put": 60, "puts": 330, "growing_lists": 250, "replaces": 205, "beside": 220, "release": 700, "prune": 310,
+    "puts": 330, "replaces": 205, "beside": 220, "release": 700, "prune": 310,
     "delete": 820, "copy": 785, "several_threads": 275, "two_savers": 275, "two_workers": 280, "failed_sync": 305,
     "failed_write": 250, "early_writes": 340, "rewritten_early_writes": 340,
-    "langgraph_steps": 340, "shared_sync": 270, "late_worker": 280, "writes_ahead": 250,
+    "langgraph_steps": 340, "shared_sync": 270, "late_worker": 280,
 }  # fmt: skip
 """How many states there are at least, of each workload."""
 NEEDING_A_SYNC = {

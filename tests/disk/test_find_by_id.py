@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
+from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointerError, RunnableConfig
 from savers import FileSystemSaver
 from savers._log import history, log_bytes
 from savers._log.stored_checkpoint import Index
@@ -111,6 +111,8 @@ def test_damage_never_changes_what_is_found(tmp_path, sweep):
     offsets = sweep.some(range(64, len(good)), 400)
     for offset in offsets:
         path.write_bytes(flip(good, offset, 16))
+        with FileSystemSaver(tmp_path) as reader:
+            expect_a_summary_of_the_history(reader)
         reader = FileSystemSaver(tmp_path)
         try:
             found = reader.get(name(ids[30]))
@@ -121,6 +123,17 @@ def test_damage_never_changes_what_is_found(tmp_path, sweep):
         assert found.state == {"n": 30, "text": text[:31]}
         assert writes == {"w": 30}
     assert refused > len(offsets) // 4
+
+
+def expect_a_summary_of_the_history(reader):
+    try:
+        infos = reader.history(THREAD)
+    except CheckpointerError as error:
+        with pytest.raises(type(error)):
+            reader.summary(THREAD)
+    else:
+        summary = reader.summary(THREAD)
+        assert (summary.latest, summary.checkpoints) == (infos[0], len(infos))
 
 
 def test_with_the_writes_that_were_recorded_before_it(tmp_path, scans):

@@ -105,21 +105,18 @@ def test_states_longer_than_a_record_are_read_back(tmp_path, compression):
     expect(tmp_path, by_id(states), compression=compression)
 
 
-@pytest.mark.parametrize("length", [LIMIT - 200, LIMIT - LIMIT // 16, LIMIT - 10, LIMIT, LIMIT + 1, 3 * LIMIT])
-def test_a_value_about_as_long_as_a_record_is_stored(tmp_path, length):
-    states = [{"blob": noise(length, length)}, {"blob": noise(0, length), "n": 1}]
+LENGTHS = (LIMIT - 200, LIMIT - LIMIT // 16, LIMIT - 10, LIMIT, LIMIT + 1, 3 * LIMIT)
+FIRST_STATES = {f"of {length}": {"blob": noise(length, length)} for length in LENGTHS}
+FIRST_STATES["of many values that are short each"] = {f"key{n}": noise(n, 300) for n in range(700)}
+
+
+@pytest.mark.parametrize("first", FIRST_STATES.values(), ids=FIRST_STATES)
+def test_a_state_about_as_long_as_a_record_is_stored(tmp_path, first):
+    states = [first, {**first, "blob": noise(0, len(first.get("blob", b"other"))), "n": 1}]
     with open_saver(tmp_path) as saver:
         for number, state in enumerate(states):
             saver.put(CONFIG, made(number, state))
     expect(tmp_path, by_id(states))
-
-
-def test_many_values_that_are_short_each_are_stored(tmp_path):
-    state = {f"key{n}": noise(n, 300) for n in range(700)}
-    with open_saver(tmp_path) as saver:
-        saver.put(CONFIG, made(0, state))
-        saver.put(CONFIG, made(1, {**state, "key3": b"other"}))
-    expect(tmp_path, by_id([state, {**state, "key3": b"other"}]))
 
 
 def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):

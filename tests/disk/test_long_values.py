@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver, SqliteSaver
-from tests.support.logs import DATA, FRAME_SIZE, locate_log, pack_frame, parse_extent, read_checkpoints
+from tests.support.logs import locate_log, read_checkpoints
 
 SIZE = 8 << 20
 CONFIG = RunnableConfig("t")
@@ -41,21 +41,3 @@ def test_the_payload_with_a_long_value_is_what_msgpack_makes(tmp_path, length):
         saver.put(CONFIG.with_check_point_id("c1"), Checkpoint(id="c2", node_id="a", next_node_id="b", state=state))
     for record in read_checkpoints(locate_log(tmp_path)):
         assert msgpack.packb(msgpack.unpackb(record.payload)) == record.payload
-
-
-def count_zero_sectors(data, offset):
-    """Count the sectors that lie wholly inside a range of bytes and are all zero, one by one."""
-    sectors = range(-(-offset // SECTOR) * SECTOR, (offset + len(data)) // SECTOR * SECTOR, SECTOR)
-    return sum(not any(data[sector - offset : sector - offset + SECTOR]) for sector in sectors)
-
-
-def test_a_record_counts_the_sectors_of_zeros_up_to_its_end():
-    counts = set()
-    for length in (512, 768, 1024, 2048, 2500):
-        for offset in range(SECTOR):
-            # The trailer of such a record begins with zeros.
-            frame = pack_frame(offset, 1, 1, DATA, bytes(length))
-            expected = count_zero_sectors(frame[FRAME_SIZE:], offset + FRAME_SIZE)
-            assert parse_extent(frame, offset).zeros == expected
-            counts.add(expected)
-    assert counts == {0, 1, 2, 3, 4}

@@ -105,22 +105,24 @@ def test_a_newer_store_is_refused_by_all_and_its_marker_stays(tmp_path, line):
     old.close()
 
 
-def test_a_store_of_version_1_is_refused_and_stays(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"format": 1, "store": "%s"}\n' % (b"0" * 36), "format 1, by a development version"),
+        (b"something else", "not a graphkit store"),
+    ],
+    ids=["version 1", "no store"],
+)
+def test_what_no_release_has_made_is_refused_and_stays(tmp_path, line, reason):
     marker = tmp_path / "graphkit.store"
-    line = b'{"format": 1, "store": "%s"}\n' % (b"0" * 36)
     marker.write_bytes(line)
-    (tmp_path / "t-plain-2solq33wb6ghfudzsb2zbbax").mkdir()
+    if reason.startswith("format 1"):
+        (tmp_path / "t-plain-2solq33wb6ghfudzsb2zbbax").mkdir()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(CheckpointFormatError, match="format 1, by a development version"):
+    with pytest.raises(CheckpointFormatError, match=reason):
         FileSystemSaver(tmp_path)
     assert marker.read_bytes() == line
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_directory_that_is_no_store_is_refused(tmp_path):
-    (tmp_path / "graphkit.store").write_bytes(b"something else")
-    with pytest.raises(CheckpointFormatError, match="not a graphkit store"):
-        FileSystemSaver(tmp_path)
 
 
 def test_the_first_write_makes_the_marker_one_of_version_2_and_keeps_the_id(store):

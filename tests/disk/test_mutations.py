@@ -180,13 +180,13 @@ MUTATIONS = {
         lambda: without(sync.SyncAlways, "settle", lambda _, ticket, **__: sync.release_ticket(ticket)),
         states("puts"),
     ),
-    "sync of directories": (lambda: without(store.Store, "sync_directories"), states("first_put")),
-    "sync of the root": (lambda: syncing_directories(lambda path: path != PLACE), states("first_put")),
+    "sync of directories": (lambda: without(store.Store, "sync_directories"), states("puts")),
+    "sync of the root": (lambda: syncing_directories(lambda path: path != PLACE), states("puts")),
     "sync of a thread's directory": (
         lambda: syncing_directories(lambda path: "/t-" not in path or "/n-" in path),
-        states("first_put"),
+        states("puts"),
     ),
-    "sync of the parent": (lambda: syncing_directories(lambda path: path != "/"), states("first_put")),
+    "sync of the parent": (lambda: syncing_directories(lambda path: path != "/"), states("puts")),
     "sync of a namespace's directory": (
         lambda: syncing_directories(lambda path: "/n-" not in path),
         states("several_threads"),

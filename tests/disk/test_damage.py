@@ -480,23 +480,6 @@ def test_a_dry_run_waits_for_no_run_and_takes_no_run_lock(damaged):
         assert damaged.opener().repair("t", dry_run=True) == plan
 
 
-def test_a_log_whose_creation_never_finished_is_created_again(opener, config):
-    saver = opener()
-    saver.put(config, step(0, {"n": 0}))
-    saver.close()
-    path = locate_log(saver.base_directory)
-    whole = path.read_bytes()
-    beginning = read_records(path)[0].end
-    cut_short = [whole[:length] for length in (0, 1, 63, 64, beginning - 1)]
-    zeros = [bytes(length) for length in (beginning, 4096)]
-    for left in cut_short + zeros:
-        path.write_bytes(left)
-        saver = opener()
-        assert saver.list(config) == []
-        opener().put(config, step(5, {"n": 5}))
-        assert list_numbers(opener(), config) == [5]
-
-
 def test_a_log_within_a_message_is_not_mistaken_for_records(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))

@@ -150,10 +150,6 @@ def test_every_bit_is_noticed_and_corrected(store, part):
     assert flip(store, bits.get) == sum(map(len, bits.values())) > 40_000 // PARTS
 
 
-def test_these_are_more_than_forty_thousand_bits(store):
-    assert sum((store / file).stat().st_size * 8 for file in files_of(store)) > 40_000
-
-
 # The flag SCATTERED
 
 

@@ -42,12 +42,6 @@ def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
         assert [*map(fields, reversed(newest_first))] == [*map(fields, history)], config
 
 
-def test_its_threads_namespaces_and_versions_are_listed(saver, expected):
-    assert set(saver.threads(released=True)) == {thread for thread, _, _ in expected}
-    assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
-    assert list(saver.versions_by_thread_id("released")) == [1, 2]
-
-
 def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
     at = RunnableConfig("replaced", checkpoint_id=make.checkpoint(2, {}).id)
     assert saver.get_writes(at) == make.WRITES
@@ -62,13 +56,16 @@ def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
         assert saver.get_writes(early) == make.early_writes(checkpoint.metadata["step"])
 
 
-def test_verify_finds_it_well(saver, expected):
+def test_it_is_listed_and_well(saver, expected):
+    threads = {thread for thread, _, _ in expected}
+    assert set(saver.threads(released=True)) == threads
+    assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
+    assert list(saver.versions_by_thread_id("released")) == [1, 2]
     report = saver.verify()
     assert report.ok
-    assert {thread.thread_id for thread in report.threads} == {thread for thread, _, _ in expected}
-    assert sum(file.checkpoints for thread in report.threads for file in thread.files) == sum(
-        len(history) for history in expected.values()
-    )
+    assert {thread.thread_id for thread in report.threads} == threads
+    count = sum(file.checkpoints for thread in report.threads for file in thread.files)
+    assert count == sum(map(len, expected.values()))
 
 
 def test_it_can_be_written_to(saver):

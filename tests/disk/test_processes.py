@@ -2,13 +2,15 @@
 
 import gc
 import os
+import random
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
-from graphkit import RunnableConfig, ThreadBusyError
+from graphkit import CheckpointConflictError, RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
 from tests.support.checkpoints import list_ids, list_numbers, list_states, make_checkpoint
 from tests.support.disks import HOOKED, HookedIO, count_open_files
@@ -233,3 +235,34 @@ def test_nothing_is_left_open(opener, config):
     saver.delete("t")
     saver.close()
     assert count_open_files() <= before
+
+
+def make_operations(saver):
+    checkpoint = make_checkpoint(1)
+    nested = RunnableConfig("t", checkpoint_ns="nested")
+    return [
+        lambda: saver.put("t", checkpoint),
+        lambda: saver.put(nested, checkpoint),
+        lambda: saver.get("t"),
+        lambda: saver.get(nested),
+        lambda: saver.versions_by_thread_id("t"),
+        lambda: saver.release("t"),
+        lambda: saver.delete("t"),
+    ]
+
+
+def test_no_two_operations_wait_for_each_other(tmp_path):
+    """Whoever waits for ever gets an error after the timeout, which is longer than all of them take."""
+    with FileSystemSaver(tmp_path, fsync="never", lock_timeout=30) as saver, ThreadPoolExecutor(4) as executor:
+        operations = make_operations(saver)
+
+        def work(seed):
+            chosen = random.Random(seed).choices(operations, k=400)
+            for operation in chosen:
+                # A put that comes in the middle of a delete is refused.
+                with suppress(CheckpointConflictError):
+                    operation()
+
+        for working in [executor.submit(work, seed) for seed in range(4)]:
+            working.result()
+        assert saver.verify().ok

@@ -11,7 +11,7 @@ from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver
 from tests.disk.test_foreign_files import INNER, X, filled, one
-from tests.support.checkpoints import list_numbers, make_interrupt
+from tests.support.checkpoints import make_interrupt
 from tests.support.disks import as_an_ordinary_user
 from tests.support.readings import READINGS
 
@@ -90,22 +90,6 @@ def test_all_of_a_read_only_file_system_can_be_read(mounted):
     remount("ro")
     expect_readable(place / "store", expected)
     expect_not_writable(place / "store", {30})
-
-
-def test_an_open_saver_writes_again_when_the_file_system_can_be_written_to(mounted):
-    place, remount = mounted
-    made(place / "store")
-    saver = FileSystemSaver(place / "store", fsync="never")
-    saver.put(X, one(4, "mine"))
-    saver.close()
-    remount("ro")
-    assert saver.get(X).state["n"] == 4
-    with pytest.raises(CheckpointStorageError, match="Read-only file system"):
-        saver.put(X, one(5, "mine"))
-    remount("rw")
-    saver.put(X, one(6, "mine"))
-    assert list_numbers(saver, X)[:2] == [6, 4]
-    saver.close()
 
 
 @pytest.mark.parametrize("locks", [True, False], ids=["all", "logs only"])

@@ -1,6 +1,5 @@
 """Two writers of one history, and writers that die between two objects, on two file systems of fsspec."""
 
-import itertools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers import ObjectStoreSaver
-from tests.support.buckets import die_at, replace_operation
+from tests.support.buckets import act_beside, die_at, replace_operation
 from tests.support.disks import Died
 
 CONFIG = RunnableConfig("t")
@@ -79,14 +78,6 @@ def test_a_run_that_releases_its_thread_goes_on_in_all_namespaces(saver):
         saver.release(CONFIG)
         saver.put(nested, make(2))
     assert numbers(saver.list(nested)) == [2]
-
-
-def test_outside_a_run_a_refused_put_is_put_again(url):
-    one = ObjectStoreSaver(url)
-    two = ObjectStoreSaver(url)
-    for number in range(6):
-        (one if number % 2 else two).put(CONFIG, make(number))
-    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [5, 4, 3, 2, 1, 0]
 
 
 CHANGES = {
@@ -151,21 +142,8 @@ def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monke
     again = first.with_state(make(3).state)
     for checkpoint in (make(0), first, make(2)):
         late.put(CONFIG, checkpoint)
-    kept = iter([3 if is_stored else 2])
-
-    def disturb(create):
-        def operate(*args):
-            keep_last = next(kept, None)
-            if keep_last is None:
-                return create(*args)
-            if is_stored:
-                create(*args)
-            other.prune("t", keep_last=keep_last)
-            return None if is_stored else create(*args)
-
-        return operate
-
-    replace_operation(monkeypatch, "create", disturb)
+    keep_last = 3 if is_stored else 2
+    act_beside(monkeypatch, "create", lambda: other.prune("t", keep_last=keep_last), is_done=is_stored)
     late.put(CONFIG, again)
     for saver in (late, other):
         assert numbers(saver.list(CONFIG)) == [3, 2, 1]
@@ -175,18 +153,13 @@ def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatc
     late = ObjectStoreSaver(url)
     other = ObjectStoreSaver(url)
     late.put(CONFIG, make(0))
-    once = iter([(2, 3)])
 
-    def release_twice(create):
-        def operate(*arguments):
-            create(*arguments)
-            for number in next(once, ()):
-                other.release(CONFIG)
-                other.put(CONFIG, make(number))
+    def release_twice():
+        for number in (2, 3):
+            other.release(CONFIG)
+            other.put(CONFIG, make(number))
 
-        return operate
-
-    replace_operation(monkeypatch, "create", release_twice)
+    act_beside(monkeypatch, "create", release_twice, is_done=True)
     late.put(CONFIG, make(1))
     assert find_everywhere(late, CONFIG) == [0, 1, 2, 3]
 
@@ -258,18 +231,12 @@ def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
 
 def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch):
     """Another writer's object was there, and a delete has removed it since."""
-    refusals = iter([FileExistsError])
 
-    def refusing_once(create):
-        def refuse_or_create(*args):
-            for refusal in refusals:
-                raise refusal
-            create(*args)
-
-        return refuse_or_create
+    def refuse():
+        raise FileExistsError
 
     saver = ObjectStoreSaver(url)
-    replace_operation(monkeypatch, "create", refusing_once)
+    act_beside(monkeypatch, "create", refuse)
     saver.put(CONFIG, make(1))
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [1]
 
@@ -362,17 +329,7 @@ def test_a_copy_whose_source_is_deleted_as_it_begins_finds_none(url, monkeypatch
 
 def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch, saver):
     put_numbers(saver, 2)
-    prunes = iter([1])
-
-    def prune_and_read(read):
-        def operate(*arguments):
-            for keep_last in prunes:
-                ObjectStoreSaver(url).prune("t", keep_last=keep_last)
-            return read(*arguments)
-
-        return operate
-
-    replace_operation(monkeypatch, "read", prune_and_read)
+    act_beside(monkeypatch, "read", lambda: ObjectStoreSaver(url).prune("t", keep_last=1))
     assert saver.own_key(CONFIG) is None
 
 
@@ -425,18 +382,8 @@ def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(url, m
         saver.put(nested, make(number))
     other = ObjectStoreSaver(url)
     oldest = saver.list(nested)[-1]
-    calls = itertools.count()
-
-    def change_beside(call):
-        def operate(*arguments):
-            if next(calls) == count:
-                change(other, nested, oldest)
-            return call(*arguments)
-
-        return operate
-
     with monkeypatch.context() as patch:
-        replace_operation(patch, operation, change_beside)
+        calls = act_beside(patch, operation, lambda: change(other, nested, oldest), count)
         saver.release(CONFIG)
     if next(calls) <= count:
         change(other, nested, oldest)

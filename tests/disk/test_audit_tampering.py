@@ -429,22 +429,6 @@ def test_what_is_done_to_the_store_without_a_record_is_found(tmp_path, attack, d
     assert not AuditLog(tmp_path / "log").verify(open_files(tmp_path), digest_key=digest_key).ok
 
 
-def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
-    log, _, saver = open_audited(tmp_path)
-    for thread in ("kept", "deleted", "released"):
-        put(saver, 0, 1, 2, thread=thread)
-    saver.delete("deleted")
-    saver.release(RunnableConfig("released"))
-    saver.delete("released")
-    saver.prune("kept", keep_last=1)
-    assert log.verify(saver).problems == ()
-    (record,) = log.records(operation="prune")
-    (removed,) = record.details["removed"]["kept"].values()
-    assert len(removed) == 2
-    (record, _) = log.records(operation="delete")
-    assert len(record.details["ids"][""]) == 3
-
-
 # An id that a history has twice
 
 

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
-from savers import Compression, FileSystemSaver
+from savers import Compression
 from tests.support.checkpoints import list_ids, list_numbers
 from tests.support.disks import CountingIO
 from tests.support.logs import (
@@ -32,6 +32,14 @@ from tests.support.logs import (
 
 def step(n, state):
     return Checkpoint(node_id=f"n{n}", next_node_id=f"n{n + 1}", state=state, metadata={"step": n})
+
+
+def put_steps(opener, config, count, **state):
+    """Put checkpoints, and close the saver; return the path of the log."""
+    with opener() as saver:
+        for n in range(count):
+            saver.put(config, step(n, {"n": n, **state}))
+    return locate_log(saver.base_directory, config.thread)
 
 
 @pytest.fixture(params=[None, 50], ids=["plain", "compressed"])
@@ -286,12 +294,10 @@ def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_reports_i
 
 
 def test_repair_keeps_a_checkpoint_whose_replaced_one_is_lost(opener, config):
+    path = put_steps(opener, config, 40)
     with opener() as saver:
-        for n in range(40):
-            saver.put(config, step(n, {"n": n}))
         replaced = list_ids(saver, config)[-2]
         saver.put(config.with_check_point_id(replaced), step(77, {"n": 77}))
-        path = locate_log(saver.base_directory)
     record = [record for record in read_records(path) if record.type == CHECKPOINT][1]
     path.write_bytes(replace_bytes(path.read_bytes(), record.offset + 45, b"damaged"))
     with opener() as saver:
@@ -303,13 +309,9 @@ def test_repair_keeps_a_checkpoint_whose_replaced_one_is_lost(opener, config):
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])
 def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, config, thread):
     config = config.replace(thread_id=thread)
-    saver = opener()
-    for n in range(3):
-        saver.put(config, step(n, {"n": n}))
-    path = locate_log(saver.base_directory, thread)
+    path = put_steps(opener, config, 3)
     whole = path.read_bytes()
     beginning = read_records(path)[1].end
-    saver.close()
     path.write_bytes(b"?" * beginning + whole[beginning:])
     saver = opener()
     report = saver.repair()
@@ -326,12 +328,8 @@ def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_nam
 
 
 def test_a_released_history_is_never_shorter_in_silence(opener, config):
-    saver = opener()
-    for n in range(3):
-        saver.put(config, step(n, {"n": n}))
-    saver.release(config)
-    saver.close()
-    path = locate_log(saver.base_directory).with_name("v000001.log")
+    path = put_steps(opener, config, 3).with_name("v000001.log")
+    opener().release(config)
     whole = path.read_bytes()
     frames = read_records(path)
     boundaries = [frames[n].offset for n in (1, 2, -1)]
@@ -375,17 +373,14 @@ def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
 
 
 def test_memory_stays_bounded_however_much_is_damaged(opener, config):
-    saver = opener()
-    saver.put(config, step(0, {"n": 0}))
-    saver.close()
-    path = locate_log(saver.base_directory)
+    path = put_steps(opener, config, 1)
     small = 48 << 20
     with path.open("ab") as file:
         # The first sector of the last write never reached the disk, and most of the others did not either.
         file.write(bytes(-path.stat().st_size % 512) + b"?" * 512)
         file.truncate(small)
     io = CountingIO()
-    saver = FileSystemSaver(saver.base_directory, fsync="never", io=io)
+    saver = opener(io=io)
     tracemalloc.start()
     try:
         assert not saver.verify().ok
@@ -396,13 +391,11 @@ def test_memory_stays_bounded_however_much_is_damaged(opener, config):
         tracemalloc.stop()
     assert report.files[0].kept == 1
     assert io.largest_read <= 4 << 20
-    saver.close()
 
 
 def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config):
+    path = put_steps(opener, config, 1)
     saver = opener()
-    saver.put(config, step(0, {"n": 0}))
-    path = locate_log(saver.base_directory)
     root = path.parent.parent
     dead = root / f"tmp-{locate_thread('dead').name}"
     dead.mkdir()
@@ -429,11 +422,7 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config)
 
 @pytest.mark.parametrize(("damage", "unfinished"), [("flipped", "release"), ("torn", "")])
 def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(opener, config, damage, unfinished):
-    saver = opener()
-    for n in range(3):
-        saver.put(config, step(n, {"n": n, f"text{n}": "x" * 500}))
-    path = locate_log(saver.base_directory)
-    saver.close()
+    path = put_steps(opener, config, 3, text="x" * 500)
     append_record(path, RELEASE, RELEASE_PAYLOAD)
     if damage == "flipped":
         flip_in_file(path, read_records(path)[2].offset + 40)

@@ -20,7 +20,6 @@ from tests.disk import crashes
 from tests.support.disks import FileIO, HookedIO, failing, quiet
 from tests.support.forked import run_in_child
 from tests.support.logs import (
-    CHECKPOINT,
     DATA,
     MARK,
     SEALED,
@@ -35,8 +34,6 @@ from tests.support.logs import (
     replace_payload,
 )
 from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, fill, fill_rotatable, made, view, write
-
-SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
 
 
 def open_saver(root, cipher=NEW, **options):

@@ -17,31 +17,25 @@ from tests.support.disks import CountingIO, HookedIO
 from tests.support.logs import locate_log, read_checkpoints, read_records
 
 
-class Engine:
-    """Makes checkpoints as the engine does: each knows what changed since its parent."""
-
-    def __init__(self, **state):
-        self.state = freeze(state)
-        self.parent = None
-        self.step = 0
-
-    def grow(self, item):
-        return self._update({"messages": [item]}, {"messages": Channels.appender_with_duplicate()})
-
-    def set(self, key, value):
-        return self._update({key: value})
-
-    def _update(self, update, channels=None):
-        state, changes = apply_update(self.state, update, channels)
-        metadata = freeze({"step": self.step, "run_id": "r" * 36})
+def run(state, updates):
+    """The checkpoints of a run, as the engine makes them: each knows what changed since its parent."""
+    channels = {"messages": Channels.appender_with_duplicate()}
+    state = freeze(state)
+    parent = None
+    for step, update in enumerate(updates):
+        state, changes = apply_update(state, update, channels)
         checkpoint = make_following(
-            self.step, state, changes if self.parent else None,
-            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, metadata=metadata,
+            step, state, changes if parent else None,
+            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=parent,
+            metadata=freeze({"step": step, "run_id": "r" * 36}),
         )  # fmt: skip
-        self.state = state
-        self.parent = checkpoint.id
-        self.step += 1
-        return checkpoint
+        yield checkpoint
+        parent = checkpoint.id
+
+
+def grow(count):
+    """The checkpoints of a list that grows by a message each time."""
+    return run({"messages": [], "n": 0}, ({"messages": [f"{n:0200}"]} for n in range(count)))
 
 
 def noise(n):
@@ -49,19 +43,14 @@ def noise(n):
     return random.Random(n).randbytes(150).hex()
 
 
-@pytest.fixture
-def engine():
-    return Engine(messages=[], n=0)
-
-
 @pytest.mark.requirement("promise 6", "H48", "P51")
-def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, config):
+def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, config):
     saver = opener()
-    for n in range(3000):
-        saver.put(config, engine.grow(f"{n:0200}"))
+    for checkpoint in grow(3000):
+        saver.put(config, checkpoint)
     assert saver.size("t") <= 900_000
     fresh = opener()
-    assert fresh.get(config).state == engine.state
+    assert fresh.get(config).state == checkpoint.state
     listed = fresh.list(config)
     assert len(listed) == 3000
     messages = [f"{n:0200}" for n in range(3000)]
@@ -72,12 +61,11 @@ def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, confi
 
 @pytest.mark.requirement("H54")
 def test_a_big_value_that_stays_is_stored_once(opener, config):
-    engine = Engine(blob=b"\xff" * 1_000_000, n=0)
     saver = opener()
-    for n in range(500):
-        saver.put(config, engine.set("n", n))
+    for checkpoint in run({"blob": b"\xff" * 1_000_000}, ({"n": n} for n in range(500))):
+        saver.put(config, checkpoint)
     assert saver.size("t") <= 1_000_000 + 500 * 110
-    assert opener().get(config).state == engine.state
+    assert opener().get(config).state == checkpoint.state
 
 
 def test_a_small_change_deep_inside_is_a_small_record(opener, config):
@@ -102,14 +90,11 @@ def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     # A record over the zeros of another process does not change the size, so up to 64 bytes are looked at.
     [("always", ["measure", "read", "write", "fdatasync"], 64), ("never", ["fstat", "write"], 0)],
 )
-def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
-    fsync, calls, length, engine, config, tmp_path
-):
+def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(fsync, calls, length, config, tmp_path):
     io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync=fsync, io=io)
     costs = []
-    for n in range(1500):
-        checkpoint = engine.grow(f"{n:0200}")
+    for checkpoint in grow(1500):
         io.reset()
         saver.put(config, checkpoint)
         costs.append((io.calls, io.read))

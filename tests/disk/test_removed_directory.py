@@ -92,16 +92,6 @@ def test_a_run_may_delete_its_own_thread(opener):
     assert [checkpoint.node_id for checkpoint in saver.list(T)] == ["n2", "n1"]
 
 
-def test_a_log_that_another_process_has_rewritten_is_no_loss(opener):
-    saver = opener()
-    other = opener()
-    for number in range(3):
-        saver.put(T, make_checkpoint(number))
-    assert other.prune("t", keep_last=1) == 2
-    saver.put(T, make_checkpoint(3))
-    assert list_numbers(saver, T) == [3, 2]
-
-
 def prune(saver, _io):
     assert saver.prune("t", keep_last=1) == 2
 

@@ -182,22 +182,17 @@ def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, bo
         assert [file.state for file in saver.verify().problems] == ["damaged"]
 
 
-@pytest.mark.parametrize("known", [0, 1], ids=["unknown boot", "same boot"])
-def test_a_saver_that_knows_of_no_new_start_takes_nothing_for_synced(tmp_path, boot, known):
+@pytest.mark.parametrize("known", [0, 1, 2], ids=["unknown boot", "same boot", "new start"])
+def test_only_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot, known):
     long_log(tmp_path, "never")
     boot[0] = known
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         saver.put(CONFIG, made(COUNT))
     last = read_records(locate_log(tmp_path))[-1]
-    assert last.unsynced * SECTOR >= last.offset - SECTOR
-
-
-def test_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot):
-    long_log(tmp_path, "never")
-    boot[0] = 2
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        saver.put(CONFIG, made(COUNT))
-    assert read_records(locate_log(tmp_path))[-1].unsynced == 0
+    if known == 2:
+        assert last.unsynced == 0
+    else:
+        assert last.unsynced * SECTOR >= last.offset - SECTOR
 
 
 @pytest.mark.parametrize(("fsync", "is_synced"), [("always", True), (60, True), ("never", False)])

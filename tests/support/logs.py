@@ -32,7 +32,6 @@ from savers._log.frame import (
     TRAILER_SIZE as TRAILER_SIZE,
     WRITE as WRITE,
     pack_frame as pack_frame,
-    parse_extent as parse_extent,
     parse_frame as parse_frame,
 )
 from savers._log.sealing import read_key_id as read_key_id

@@ -7,13 +7,11 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
-import os
 from collections import Counter
 
 import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
-from savers import FileSystemSaver
 from tests.disk.crashes import (
     STEP_IDS,
     STEPS,
@@ -147,45 +145,3 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(na
     saver.put(config, make_checkpoint(1))
     assert list_numbers(opener(), config) == [1]
     assert opener().verify().ok
-
-
-# The real thing
-
-
-PROGRAM = """
-import resource, signal, sys
-from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from savers import FileSystemSaver
-saver = FileSystemSaver(sys.argv[1])
-config = RunnableConfig("t")
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-for n in range(8):
-    try:
-        saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": n, "text": "x" * 300}))
-    except CheckpointStorageError as error:
-        print("refused", n, error.errno, flush=True)
-    else:
-        print("stored", n, flush=True)
-print("there", *[one.state["n"] for one in saver.list(config)], flush=True)
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-"""
-
-
-@pytest.mark.requirement("H47")
-@pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
-def test_a_real_full_disk(tmp_path, launcher):
-    root = tmp_path / "store"
-    FileSystemSaver(root).put(config_of(), made(100))
-    run = launcher.run("-c", PROGRAM, root)
-    assert run.returncode == 0, run.stderr
-    *lines, last = [line.split() for line in run.stdout.splitlines()]
-    assert lines[-1] == ["refused", "7", str(errno.EFBIG)]
-    stored = [int(number) for what, number, *_ in lines if what == "stored"]
-    expected = [*reversed(stored), 100]
-    assert stored
-    assert last == ["there", *map(str, expected)]
-    saver = FileSystemSaver(root)
-    assert list_numbers(saver, config_of()) == expected
-    saver.put(config_of(), made(101))
-    assert list_numbers(saver, config_of()) == [101, *expected]

@@ -117,10 +117,6 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(steps, t
             used.close()
 
 
-def test_these_were_hundreds_of_kills(tmp_path):
-    assert sum(len(calls_of(steps, tmp_path / str(steps))) for steps in range(len(STEPS))) >= 150
-
-
 # Operations on many threads
 
 

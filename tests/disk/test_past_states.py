@@ -326,13 +326,3 @@ def test_with_the_writes_that_were_recorded_before_it(tmp_path, scans):
     writes = reader.get_writes(some)
     assert writes == {"before its predecessor": 56, "own": 57}
     assert scans == []
-
-
-def test_no_bytes_of_a_sealed_log_are_searched(tmp_path, monkeypatch):
-    pytest.importorskip("cryptography")
-    cipher = {"key": bytes(32)}
-    with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as saver:
-        ids = [put_number(saver, number) for number in range(20)]
-    monkeypatch.setattr(history, "search_back", lambda *_: pytest.fail("ciphertext was searched"))
-    with FileSystemSaver(tmp_path, cipher=cipher) as reader:
-        assert reader.get(name(ids[3])).state["n"] == 3

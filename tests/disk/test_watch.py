@@ -346,20 +346,6 @@ def test_a_failed_look_is_made_up_for(opener, config, error):
         until(watch, to(last))
 
 
-def test_no_link_is_followed_out_of_the_store(saver, opener, config, caplog, tmp_path):
-    other = opener(tmp_path / "other")
-    other.put(config, make_checkpoint(1))
-    outside = locate_log(other.base_directory).parent
-    link = Path(saver.base_directory, outside.name)
-    link.symlink_to(outside)
-    saver.put(RunnableConfig("mine"), make_checkpoint(2))
-    with saver.watch(latest=True, interval=NEVER) as watch:
-        (change,) = until(watch, lambda change: change.thread_id == "mine")
-        assert change.thread_id == "mine"
-        until_quiet(watch)
-    assert "symbolic link" in caplog.text
-
-
 def test_what_an_event_was_lost_of_is_found_later(saver, config, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     monkeypatch.setattr(file_watch.FileEvents, "dispatch", lambda *_: None)

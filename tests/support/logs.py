@@ -230,14 +230,6 @@ def limit_descriptors(monkeypatch, count):
     monkeypatch.setattr(catalogue, "_max_descriptors", lambda: count)
 
 
-def refuse_flags(monkeypatch, *flags):
-    """Let a reader refuse some flags, as a reader of an older format does."""
-    known = frame._KNOWN_FLAGS
-    for flag in flags:
-        known &= ~flag
-    monkeypatch.setattr(frame, "_KNOWN_FLAGS", known)
-
-
 def limit_keyframe_distance(monkeypatch, distance):
     """Let keyframes follow one another after a number of bytes at least."""
     monkeypatch.setattr(writer, "MIN_KEYFRAME_DISTANCE", distance)

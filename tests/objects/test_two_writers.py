@@ -119,18 +119,17 @@ def test_what_is_put_beside_other_changes_is_lost_only_by_a_delete(url, disturba
     assert (saver.size("t"), saver.list(CONFIG), saver.threads(released=True)) == (0, [], [])
 
 
-def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url, other):
+def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(other, saver):
     """The names of the old log are free again, except the first; the log after it is what counts."""
-    late = ObjectStoreSaver(url)
-    late.put(CONFIG, make(0))
+    saver.put(CONFIG, make(0))
     for number in range(1, 4):
         other.put(CONFIG, make(number))
     other.prune("t", keep_last=1)
     other.put(CONFIG, make(4))
-    late.put(CONFIG, make(5))
+    saver.put(CONFIG, make(5))
     assert numbers(other.list(CONFIG)) == [5, 4, 3]
     other.delete("t")
-    late.put(CONFIG, make(6))
+    saver.put(CONFIG, make(6))
     assert numbers(other.list(CONFIG)) == [6]
 
 
@@ -149,10 +148,8 @@ def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monke
         assert numbers(saver.list(CONFIG)) == [3, 2, 1]
 
 
-def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatch):
-    late = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
-    late.put(CONFIG, make(0))
+def test_a_checkpoint_that_a_release_took_along_is_not_put_again(monkeypatch, saver, other):
+    saver.put(CONFIG, make(0))
 
     def release_twice():
         for number in (2, 3):
@@ -160,8 +157,8 @@ def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatc
             other.put(CONFIG, make(number))
 
     act_beside(monkeypatch, "create", release_twice, is_done=True)
-    late.put(CONFIG, make(1))
-    assert find_everywhere(late, CONFIG) == [0, 1, 2, 3]
+    saver.put(CONFIG, make(1))
+    assert find_everywhere(saver, CONFIG) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
@@ -216,26 +213,24 @@ def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path):
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == ["next", *found]
 
 
-def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
+def test_a_repeated_request_meets_its_own_object(url, monkeypatch, saver):
     """A client that gets no answer sends a request again, and its own object is there."""
 
     def twice(create):
         return lambda *args: (create(*args), create(*args))
 
-    saver = ObjectStoreSaver(url)
     replace_operation(monkeypatch, "create", twice)
     put_numbers(saver, 3)
     saver.prune("t", keep_last=2)
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1]
 
 
-def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch):
+def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch, saver):
     """Another writer's object was there, and a delete has removed it since."""
 
     def refuse():
         raise FileExistsError
 
-    saver = ObjectStoreSaver(url)
     act_beside(monkeypatch, "create", refuse)
     saver.put(CONFIG, make(1))
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [1]
@@ -264,8 +259,7 @@ SEGMENT = "00000001.00000000000000000000"
         *(f"t/~/{SEGMENT[:-1]}1/file", f".{'0' * 32}/file"),
     ],
 )
-def test_objects_of_others_are_passed_over(url, name):
-    saver = ObjectStoreSaver(url)
+def test_objects_of_others_are_passed_over(url, name, saver):
     saver.put(CONFIG, make(1))
     with fsspec.open(f"{url}/{name}", "wb", auto_mkdir=True) as foreign:
         foreign.write(b"text")
@@ -295,14 +289,13 @@ def test_what_was_written_before_a_run_is_no_conflict(saver, other):
     assert numbers(saver.list(nested)) == [6]
 
 
-def test_two_writers_append_an_id_at_the_same_place(url):
+def test_two_writers_append_an_id_at_the_same_place(url, other):
     one = ObjectStoreSaver(url)
-    two = ObjectStoreSaver(url)
     one.put(CONFIG, make(0))
-    assert numbers(two.list(CONFIG)) == [0]
-    for number, saver in enumerate((one, two), 1):
+    assert numbers(other.list(CONFIG)) == [0]
+    for number, saver in enumerate((one, other), 1):
         saver.put(CONFIG, Checkpoint(id="same", node_id="a", next_node_id="b", state={"n": number}))
-    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [2, 1, 0]
+    assert numbers(one.list(CONFIG)) == numbers(other.list(CONFIG)) == [2, 1, 0]
 
 
 def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(saver, other):
@@ -374,13 +367,13 @@ def finish_and_go_on(saver, config, oldest):
 @pytest.mark.parametrize("change", [remove_oldest, finish_and_go_on])
 @pytest.mark.parametrize("operation", ["create", "exists", "scan"])
 @pytest.mark.parametrize("count", range(12))
-def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(url, monkeypatch, operation, count, change):
-    saver = ObjectStoreSaver(url)
+def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(
+    monkeypatch, operation, count, change, other, saver
+):
     nested = CONFIG.replace(checkpoint_ns="sub")
     for number in range(3):
         saver.put(CONFIG, make(number))
         saver.put(nested, make(number))
-    other = ObjectStoreSaver(url)
     oldest = saver.list(nested)[-1]
     with monkeypatch.context() as patch:
         calls = act_beside(patch, operation, lambda: change(other, nested, oldest), count)

@@ -1,7 +1,5 @@
 """Forged records that expand without end, or claim more than any value can have: a typed error, and not much work (C11)."""
 
-import subprocess
-import sys
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -222,22 +220,13 @@ print(saver.get(RunnableConfig("t").with_check_point_id("good")).id)
 """
 
 
-def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge):
+def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge, launcher):
     """It claims 3 GiB and begins with 350 MB, in 2 MB; the process may have less than half a GiB."""
     size = 3 * GIB
     bomb = zlib.compress(bytes(MORE) * 350, 1)
     assert len(bomb) < 8 * MORE
     ops = packed(size, bomb)
     forge(ops, ["k", None], bomb)
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", REAL, str(tmp_path)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=root,
-        check=False,
-    )
+    done = launcher.run("-c", REAL, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["CheckpointStorageError", "CheckpointStorageError", "False", "good"]

@@ -347,10 +347,10 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
         saver.close()
 
 
-@pytest.mark.parametrize("newer", ["format", "type", "flag"])
-def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
-    if newer == "format":
-        data = with_format(damaged.whole, 3)
+@pytest.mark.parametrize("newer", ["format 1", "format 3", "type", "flag"])
+def test_a_log_of_another_format_is_reported_and_left_alone(damaged, newer):
+    if newer.startswith("format"):
+        data = with_format(damaged.whole, int(newer[-1]))
     elif newer == "type":
         data = damaged.whole + pack_next(damaged.path, 9, b"\xc0")
     else:
@@ -358,10 +358,10 @@ def test_a_newer_log_is_reported_and_left_alone(damaged, newer):
     damaged.write(data)
     saver = damaged.opener()
     (file,) = saver.verify().problems
-    assert file.state == "newer"
+    assert (file.state == "newer") is (newer != "format 1")
     assert not saver.repair().changed
     for use, *arguments in ((saver.get,), (saver.list,), (saver.put, step(9, {"n": 9}))):
-        with pytest.raises(CheckpointFormatError, match=r"format 3|newer"):
+        with pytest.raises(CheckpointFormatError, match=r"format 1, by a development version|format 3|newer"):
             use(damaged.config, *arguments)
     assert damaged.path.read_bytes() == data
 

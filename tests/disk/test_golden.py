@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import CheckpointFormatError, RunnableConfig
+from graphkit import RunnableConfig
 from tests.disk.golden import make
-from tests.support.logs import locate_log, with_format
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -79,20 +78,3 @@ def test_it_can_be_written_to(saver):
     assert fields(before) == fields(latest)
     assert newest.state["items"] == more
     assert saver.verify().ok
-
-
-def test_a_log_of_version_1_is_refused_and_stays(tmp_path):
-    with make.saver_on(tmp_path) as saver:
-        saver.put(RunnableConfig("t"), make.checkpoint(0, {"n": 0}))
-    path = locate_log(tmp_path, "t")
-    data = with_format(path.read_bytes(), 1)
-    path.write_bytes(data)
-    with make.saver_on(tmp_path) as saver:
-        for call in (saver.get, saver.list, saver.history):
-            with pytest.raises(CheckpointFormatError, match="format 1, by a development version"):
-                call(RunnableConfig("t"))
-        with pytest.raises(CheckpointFormatError, match="no release of graphkit reads it"):
-            saver.put(RunnableConfig("t"), make.checkpoint(1, {"n": 1}))
-        assert not saver.verify().ok
-        saver.repair()
-    assert path.read_bytes() == data

@@ -65,12 +65,6 @@ def kill_at_each_call(store, operate, sweep, most):
 # Changes of one thread
 
 
-def calls_of(steps, root):
-    """The numbers of the calls that a step makes, with those that open the store."""
-    prepare(FileSystemSaver(root, fsync="never"), steps).close()
-    return range(count_calls(partial(make_step, root, steps)))
-
-
 def make_step(root, steps, io):
     _, step = STEPS[steps]
     step(FileSystemSaver(root, lock_timeout=0, io=io))
@@ -81,7 +75,9 @@ def make_step(root, steps, io):
 def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(steps, tmp_path, sweep):
     """For savers that had the store open all along, and for those that come afterwards. Either goes on first."""
     views = views_around(steps)
-    for number in sweep.some(calls_of(steps, tmp_path / "counted"), 5):
+    prepare(FileSystemSaver(tmp_path / "counted", fsync="never"), steps).close()
+    calls = count_calls(partial(make_step, tmp_path / "counted", steps))
+    for number in sweep.some(range(calls), 5):
         root = tmp_path / str(number)
         saver = prepare(FileSystemSaver(root, fsync="never"), steps)
         watcher = FileSystemSaver(root, fsync="never")

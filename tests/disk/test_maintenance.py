@@ -135,17 +135,13 @@ def days_ago(days):
     return NOW - timedelta(days=days)
 
 
-def in_ns(time):
-    return round(time.timestamp() * 10**9)
-
-
 def put(saver, thread, namespace="", n=1):
     return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), make_checkpoint(n))
 
 
 def age(saver, thread, days):
     """Set the time at which every file of a thread was last written."""
-    time = in_ns(days_ago(days))
+    time = round(days_ago(days).timestamp() * 10**9)
     for path in locate_log(saver.base_directory, thread).parent.rglob("*"):
         os.utime(path, ns=(time, time))
 

@@ -89,18 +89,6 @@ class Audited:
             entries = read_entries(file)
             yield from ((file, entries, place) for place in range(len(entries)))
 
-    def write_chain(self, entries, without=None):
-        """Spread entries on the files as they were; `without` is the place of one that is missing."""
-        entries = [*entries]
-        for file in self.files:
-            size = len(read_entries(self.path / "log copy" / file.name))
-            if without is not None:
-                is_here = 0 <= without < size
-                without -= size
-                size -= is_here
-            write_entries(file, entries[:size])
-            del entries[:size]
-
 
 @pytest.fixture
 def audited(tmp_path):
@@ -184,26 +172,29 @@ def test_each_loss_is_found_by_the_head_that_was_kept(audited, change, sweep, mo
         audited.restore()
 
 
-def test_each_entry_that_is_removed_from_a_rebuilt_chain_is_missed_by_its_number(audited):
-    entries = [entries[place] for _, entries, place in audited.places()]
-    for place in range(len(entries) - 1):
-        audited.write_chain(chain_again(entries[:place] + entries[place + 1 :], renumber=False), without=place)
-        assert any("entries were removed" in reason for reason in reasons_of(audited.verify())), place
-
-
-def test_a_cut_beyond_the_last_signed_head_is_found(tmp_path):
-    _, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=3)
-    put(saver, *range(20))
+@pytest.fixture
+def signed(tmp_path):
+    """A signed log of one file, the file, and its entries."""
+    log, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=4)
+    put(saver, *range(9))
     (file,) = list_files(tmp_path / "log")
-    begin, first, *rest = read_entries(file)
+    log.close()
+    return AuditLog(tmp_path / "log"), saver, file, read_entries(file)
+
+
+def test_each_entry_that_is_removed_from_a_rebuilt_chain_is_missed_by_its_number(signed):
+    log, _, file, entries = signed
+    for place in range(len(entries) - 1):
+        write_entries(file, chain_again(entries[:place] + entries[place + 1 :], renumber=False))
+        assert any("entries were removed" in reason for reason in reasons_of(log.verify())), place
+
+
+def test_a_cut_beyond_the_last_signed_head_is_found(signed):
+    log, _, file, (begin, first, *rest) = signed
     # Without the signatures, as if the heads behind the first one had never been.
     unsigned = [entry for entry in rest if b"signature" not in entry]
-    forged = chain_again([begin, first, *unsigned])
-    write_entries(file, forged)
-    log = AuditLog(tmp_path / "log")
-    report = log.verify(public_key=public_key())
-    reasons = " ".join(reasons_of(report))
-    assert "not signed" in reasons
+    write_entries(file, chain_again([begin, first, *unsigned]))
+    assert "not signed" in " ".join(reasons_of(log.verify(public_key=public_key())))
 
 
 CALL = {"kind": "call", "operation": "get", "principal": "bob", "thread_id": "t", "checkpoint_ns": "", "result": "ok"}
@@ -223,19 +214,15 @@ def test_an_unsigned_entry_does_not_decide_when_a_signed_head_is_due(tmp_path, f
 
 FORGED = [
     {"kind": "intent"},
-    {"kind": "intent", "operation": 1},
     {"kind": "intent", "operation": "add_tags", "tags": 5},
     {"kind": "intent", "operation": "put", "checkpoint_id": ["x"]},
     {"kind": "call"},
-    {"kind": "outcome", "result": "ok"},
-    {"kind": "outcome", "of": [1], "result": "ok"},
     {"kind": "outcome", "of": 2},
+    {"kind": "outcome", "of": [1], "result": "ok"},
     {"kind": "outcome", "of": 2, "result": "ok", "removed": {"t": 5}},
     {"kind": "intent", "operation": "put_writes", "checkpoint_id": "x", "writes": {"x": []}},
-    {"kind": "gap"},
     {"kind": "gap", "count": "x"},
     {"kind": "head", "sign_every": "x"},
-    {"kind": "head", "sign_every": None},
 ]
 
 
@@ -275,29 +262,24 @@ def test_a_log_of_which_all_files_are_gone_is_found_with_the_public_key(audited)
     assert not audited.verify(public_key=public_key()).ok
 
 
-def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(tmp_path):
-    log, _, saver = open_audited(tmp_path, signing_key=KEY, sign_every=4)
-    put(saver, *range(9))
+def test_a_cut_back_to_a_signed_head_shows_only_against_the_store_or_a_kept_head(signed):
+    log, saver, file, entries = signed
     head = log.verify().head
-    log.close()
-    (file,) = list_files(tmp_path / "log")
-    entries = read_entries(file)
     kept = entries[:-6]
     while b'"signature"' not in kept[-1]:
         kept.pop()
     write_entries(file, kept)
-    cut = AuditLog(tmp_path / "log")
-    verify = partial(cut.verify, public_key=public_key())
+    verify = partial(log.verify, public_key=public_key())
     assert verify().ok
     assert not verify(expect_head=head).ok
     assert not verify(saver).ok
 
 
-def test_a_forged_chain_is_found_by_the_signature(audited):
-    entries = [entries[place].replace(b'"ann"', b'"bob"') for _, entries, place in audited.places()]
-    audited.write_chain(chain_again(entries))
-    assert audited.verify().ok, "the chain alone proves nothing"
-    assert not audited.verify(public_key=public_key()).ok
+def test_a_forged_chain_is_found_by_the_signature(signed):
+    log, _, file, entries = signed
+    write_entries(file, chain_again([entry.replace(b'"put"', b'"get"') for entry in entries]))
+    assert log.verify().ok, "the chain alone proves nothing"
+    assert not log.verify(public_key=public_key()).ok
 
 
 def test_a_log_signed_with_another_key_is_found(audited):
@@ -378,20 +360,9 @@ def test_a_store_that_was_rolled_back_to_an_older_copy_is_found(tmp_path, open_s
     assert all("missing" in problem.reason for problem in problems)
 
 
-def remove_latest(store):
+def replace_latest(store, change):
     latest = store.list(CONFIG)[0]
-    store.remove(CONFIG, [latest.id])
-
-
-def replace_state(store):
-    latest = store.list(CONFIG)[0]
-    state = freeze({**latest.state, "n": 10})
-    store.put(CONFIG.with_check_point_id(latest.id), latest.with_state(state))
-
-
-def change_metadata(store):
-    latest = store.list(CONFIG)[0]
-    store.put(CONFIG.with_check_point_id(latest.id), latest.with_metadata(freeze({"step": 99})))
+    store.put(CONFIG.with_check_point_id(latest.id), change(latest))
 
 
 def reorder(store):
@@ -417,9 +388,13 @@ ATTACKS = {
     "a checkpoint is added": lambda store: put(store, 9),
     "a thread is added": lambda store: put(store, 9, thread="forged"),
     "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), make_checkpoint(9)),
-    "the latest is removed": remove_latest,
-    "a state is replaced": replace_state,
-    "metadata are changed": change_metadata,
+    "the latest is removed": lambda store: store.remove(CONFIG, [store.list(CONFIG)[0].id]),
+    "a state is replaced": lambda store: replace_latest(
+        store, lambda latest: latest.with_state(freeze({**latest.state, "n": 10}))
+    ),
+    "metadata are changed": lambda store: replace_latest(
+        store, lambda latest: latest.with_metadata(freeze({"step": 99}))
+    ),
     "the order is changed": reorder,
     "a thread is deleted": lambda store: store.delete("t"),
     "an answer is forged": lambda store: store.put_writes(CONFIG, {"answer:2": "yes"}),
@@ -454,22 +429,6 @@ def test_what_is_done_to_the_store_without_a_record_is_found(tmp_path, attack, d
     assert not AuditLog(tmp_path / "log").verify(open_files(tmp_path), digest_key=digest_key).ok
 
 
-def test_after_a_recorded_delete_absent_checkpoints_are_no_finding(tmp_path):
-    log, _, saver = open_audited(tmp_path)
-    for thread in ("kept", "deleted", "released"):
-        put(saver, 0, 1, 2, thread=thread)
-    saver.delete("deleted")
-    saver.release(RunnableConfig("released"))
-    saver.delete("released")
-    saver.prune("kept", keep_last=1)
-    assert log.verify(saver).problems == ()
-    (record,) = log.records(operation="prune")
-    (removed,) = record.details["removed"]["kept"].values()
-    assert len(removed) == 2
-    (record, _) = log.records(operation="delete")
-    assert len(record.details["ids"][""]) == 3
-
-
 # An id that a history has twice
 
 
@@ -489,20 +448,15 @@ def put_again_after_writes(saver):
     put_id(saver, "x", 3)
 
 
-def write_to_both(saver):
+def change_the_newer_and_the_older(saver):
     saver.put_writes(named("x"), {"answer:1": "old"})
     put_id(saver, "x", 3)
+    yield
     saver.put_writes(named("x"), {"answer:1": "new"})
     saver.add_tags(named("x"), "good")
-
-
-def replace_the_newer(saver):
-    write_to_both(saver)
+    yield
     put_id(saver, "z", 4, replaces="x")
-
-
-def change_the_older(saver):
-    replace_the_newer(saver)
+    yield
     saver.remove_tags(named("x"), "good")
     saver.put_writes(named("x"), {"answer:2": "yes"})
     put_id(saver, "x", 5, replaces="x")
@@ -514,16 +468,15 @@ def take_the_place_of_another(saver):
 
 
 def copy_both(saver):
-    write_to_both(saver)
+    put_again_after_writes(saver)
+    saver.put_writes(named("x"), {"answer:1": "new"})
     saver.copy("t", "copy")
     saver.delete("t")
     saver.copy("copy", "t")
-    replace_the_newer(saver)
+    put_id(saver, "z", 4, replaces="x")
 
 
-TWICE = [
-    put_again_after_writes, write_to_both, replace_the_newer, change_the_older, take_the_place_of_another, copy_both,
-]  # fmt: skip
+TWICE = [put_again_after_writes, change_the_newer_and_the_older, take_the_place_of_another, copy_both]
 
 
 @pytest.mark.parametrize("operate", TWICE)
@@ -532,7 +485,8 @@ def test_an_id_that_a_history_has_twice_is_no_finding_and_a_forgery_under_it_is(
     log, store, saver = open_audited(tmp_path, open_store)
     put_id(saver, "x", 1)
     put_id(saver, "y", 2)
-    operate(saver)
+    for _ in operate(saver) or ():
+        assert log.verify(store).problems == ()
     assert log.verify(store).problems == ()
 
     oldest = store.list(CONFIG)[-1].id

@@ -12,10 +12,10 @@ from tests.disk.simfs import Disk, SimFS
 from tests.support.disks import failing
 
 STATES = {
-    "first_put": 60, "puts": 330, "growing_lists": 250, "replaces": 205, "beside": 220, "release": 700, "prune": 310,
+    "puts": 330, "replaces": 205, "beside": 220, "release": 700, "prune": 310,
     "delete": 820, "copy": 785, "several_threads": 275, "two_savers": 275, "two_workers": 280, "failed_sync": 305,
     "failed_write": 250, "early_writes": 340, "rewritten_early_writes": 340,
-    "langgraph_steps": 340, "shared_sync": 270, "late_worker": 280, "writes_ahead": 250,
+    "langgraph_steps": 340, "shared_sync": 270, "late_worker": 280,
 }  # fmt: skip
 """How many states there are at least, of each workload."""
 NEEDING_A_SYNC = {
@@ -49,7 +49,6 @@ def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_po
     cases = sweep.count(300, 70)
     found.explore(workload, 2 * cases if workload is crashes.release else cases)
     assert found.states > sweep.count(30, 20)
-    assert found.reported < found.states / 10, "a log is called damaged only where a middle part was lost"
 
 
 @pytest.mark.sweep(0)

@@ -5,7 +5,7 @@ import random
 import msgpack
 import pytest
 
-from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.simfs import SimFS
@@ -19,7 +19,6 @@ from tests.support.logs import (
     locate_log,
     read_checkpoints,
     read_records,
-    refuse_flags,
     replace_bytes,
     replace_payload,
 )
@@ -68,11 +67,6 @@ class Model:
         assert saver.summary(ROOT) is None or saver.summary(ROOT).checkpoints == len(self.present)
 
 
-def has_index(saver):
-    """Whether a saver has read the whole log, and not its end only."""
-    return saver._store.shared_log("t", "").history.index is not None
-
-
 def act(dice, savers, model, ids):
     saver = dice.choice(savers)
     what = dice.random()
@@ -112,19 +106,6 @@ def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(
     for saver in (*savers, FileSystemSaver(tmp_path)):
         model.check(saver)
     assert savers[0].verify().ok
-
-
-def test_the_latest_is_read_with_its_early_writes_without_a_scan(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    for n in range(3000):
-        checkpoint_id = f"c{n}"
-        saver.put_writes(at(checkpoint_id), {"w": n}, early=True)
-        saver.put(ROOT, made(checkpoint_id))
-    fresh = FileSystemSaver(tmp_path)
-    assert fresh.get(ROOT).id == "c2999"
-    assert fresh.get_writes(ROOT) == {"w": 2999}
-    assert not has_index(fresh)
-    assert fresh.get_writes(at("c7")) == {"w": 7}
 
 
 def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, opener):
@@ -231,14 +212,6 @@ def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener
     assert opener().verify().ok
 
 
-def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
-    saver.put(ROOT, made("a"))
-    saver.put_writes(at("b"), {"w": 1}, early=True)
-    refuse_flags(monkeypatch, EARLY)
-    with pytest.raises(CheckpointFormatError, match="newer graphkit"):
-        opener().get(ROOT)
-
-
 @pytest.mark.parametrize("before", [0, 1], ids=["a keyframe", "a change"])
 def test_the_record_of_a_checkpoint_with_early_writes_has_the_flag(tmp_path, before):
     """Also if it only names those of another checkpoint; docs/format.md promises it to other readers."""
@@ -269,3 +242,45 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     with quiet():
         (file,) = FileSystemSaver(tmp_path).verify().problems
     assert file.state == "damaged"
+
+
+# Writes and a look at one checkpoint of four
+
+
+@pytest.fixture
+def filled(saver):
+    for n in range(4):
+        saver.put(ROOT, made(f"c{n}", list=list(range(n * 100))))
+    return saver
+
+
+def test_info_is_the_line_of_the_history(filled, opener):
+    assert [filled.info(at(info.id)) for info in filled.history(ROOT)] == list(filled.history(ROOT))
+    assert opener().info(ROOT).id == "c3"
+    assert filled.info(at("unknown")) is None
+    assert filled.info(RunnableConfig("nobody")) is None
+
+
+def test_a_checkpoint_that_is_to_be_unique_is_replaced_if_it_is_there(filled, opener):
+    def ids():
+        return [info.id for info in opener().history(ROOT)]
+
+    new = made("c1", n=1)
+    filled.put_writes(at("c1"), {"w": 1})
+    filled.put(ROOT, new, unique=True)
+    opener().put(ROOT, made("c4"), unique=True)
+    assert ids() == ["c4", "c3", "c2", "c1", "c0"]
+    assert opener().get(at("c1")) == new
+    assert opener().get_writes(at("c1")) == {"w": 1}
+    opener().put(RunnableConfig("empty"), new, unique=True)
+    filled.put(ROOT, new)
+    assert len(ids()) == 6
+
+
+def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(filled, opener):
+    filled.put_writes(at("c1"), {"first": 1, "last": 1}, keep=["first"])
+    filled.put_writes(at("c1"), {"first": 2, "last": 2, "new": 2}, keep=["first", "new"])
+    assert opener().get_writes(at("c1")) == {"first": 1, "last": 2, "new": 2}
+    before = filled.size("t")
+    filled.put_writes(at("c1"), {"first": 3}, keep=["first"])
+    assert filled.size("t") == before

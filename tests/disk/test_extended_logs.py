@@ -335,21 +335,14 @@ def written(root, alignment, zeros):
     """A log whose last record begins at an alignment and holds zeros; its path, and where that record begins."""
     path = locate_log(root)
     with open_plain(root) as saver:
-        saver.put(CONFIG, made(0, text="x"))
-        start = path.stat().st_size
-        # A record with 100 bytes of text shows how many others bring the next one to its alignment.
-        saver.put(CONFIG, made(1, text="x" * 200))
-        length = path.stat().st_size - start
-        saver.delete("t")
-        saver.put(CONFIG, made(0, text="x"))
-        assert path.stat().st_size == start
-        # From 200 to 711 characters the record grows by one byte for each, but for the header of the text at 256.
-        for more in range(SECTOR + 4):
-            end = start + length + more + (more > 55)
-            if end % SECTOR == alignment:
-                saver.put(CONFIG, made(1, text="x" * (200 + more)))
-                break
-        begin = path.stat().st_size
+        length = 300
+        for _ in range(2):  # the second time with as many characters more as bring the next record to its alignment
+            saver.delete("t")
+            saver.put(CONFIG, made(0, text="x"))
+            saver.put(CONFIG, made(1, text="x" * length))
+            begin = path.stat().st_size
+            length += (alignment - begin) % SECTOR
+        assert begin % SECTOR == alignment
         saver.put(CONFIG, made(2, text="y" * 40, zeros=bytes(zeros), end="e" * 20))
     return path, begin
 

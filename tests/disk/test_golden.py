@@ -5,24 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import CheckpointFormatError, RunnableConfig
+from graphkit import RunnableConfig
 from tests.disk.golden import make
-from tests.support.logs import (
-    CHECKPOINT,
-    COMPRESSED,
-    DATA,
-    KEY,
-    MARK,
-    META,
-    RELEASE,
-    REPLACE,
-    SCATTERED,
-    WRITE,
-    locate_log,
-    read_checkpoints,
-    read_records,
-    with_format,
-)
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -57,29 +41,30 @@ def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
         assert [*map(fields, reversed(newest_first))] == [*map(fields, history)], config
 
 
-def test_its_threads_namespaces_and_versions_are_listed(saver, expected):
-    assert set(saver.threads(released=True)) == {thread for thread, _, _ in expected}
-    assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
-    assert list(saver.versions_by_thread_id("released")) == [1, 2]
-
-
 def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
     at = RunnableConfig("replaced", checkpoint_id=make.checkpoint(2, {}).id)
     assert saver.get_writes(at) == make.WRITES
     assert saver.tags_of(at) == ("two",)
     assert [waiting.id for waiting in saver.interrupts()] == ["i1"]
+    for n in range(2):
+        at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
+        assert saver.get_writes(at) == {"late": n}
+        assert saver.tags_of(at) == (f"tag {n}",)
     for checkpoint in expected.get(("early", "", None), ()):
         early = RunnableConfig("early", checkpoint_id=checkpoint.id)
         assert saver.get_writes(early) == make.early_writes(checkpoint.metadata["step"])
 
 
-def test_verify_finds_it_well(saver, expected):
+def test_it_is_listed_and_well(saver, expected):
+    threads = {thread for thread, _, _ in expected}
+    assert set(saver.threads(released=True)) == threads
+    assert list(saver.namespaces("plain")) == ["", "sub/Graph"]
+    assert list(saver.versions_by_thread_id("released")) == [1, 2]
     report = saver.verify()
     assert report.ok
-    assert {thread.thread_id for thread in report.threads} == {thread for thread, _, _ in expected}
-    assert sum(file.checkpoints for thread in report.threads for file in thread.files) == sum(
-        len(history) for history in expected.values()
-    )
+    assert {thread.thread_id for thread in report.threads} == threads
+    count = sum(file.checkpoints for thread in report.threads for file in thread.files)
+    assert count == sum(map(len, expected.values()))
 
 
 def test_it_can_be_written_to(saver):
@@ -93,54 +78,3 @@ def test_it_can_be_written_to(saver):
     assert fields(before) == fields(latest)
     assert newest.state["items"] == more
     assert saver.verify().ok
-
-
-@pytest.fixture
-def version_2(tmp_path):
-    shutil.copytree(GOLDEN / "v2", tmp_path / "v2")
-    return tmp_path / "v2"
-
-
-def test_version_2_has_every_kind_of_record_and_flag(version_2):
-    types = set()
-    flags = 0
-    for path in [*version_2.rglob("log"), *version_2.rglob("v*.log")]:
-        for record in read_records(path):
-            types.add(record.type)
-            flags |= record.flags
-    assert types >= {META, CHECKPOINT, WRITE, MARK, DATA, RELEASE}
-    every_flag = KEY | REPLACE | COMPRESSED | SCATTERED
-    assert flags & every_flag == every_flag
-    extended = locate_log(version_2, "extended").read_bytes()
-    assert extended.endswith(bytes(100))
-    assert len(extended) % 4096 == 0
-
-
-def test_version_2_stores_a_window_by_what_enters_it(version_2):
-    changes = read_checkpoints(locate_log(version_2, "window"))
-    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.is_keyframe)
-
-
-def test_version_2_has_what_was_recorded_late(version_2):
-    with make.saver_on(version_2) as saver:
-        for n in range(2):
-            at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
-            assert saver.get_writes(at) == {"late": n}
-            assert saver.tags_of(at) == (f"tag {n}",)
-
-
-def test_a_log_of_version_1_is_refused_and_stays(tmp_path):
-    with make.saver_on(tmp_path) as saver:
-        saver.put(RunnableConfig("t"), make.checkpoint(0, {"n": 0}))
-    path = locate_log(tmp_path, "t")
-    data = with_format(path.read_bytes(), 1)
-    path.write_bytes(data)
-    with make.saver_on(tmp_path) as saver:
-        for call in (saver.get, saver.list, saver.history):
-            with pytest.raises(CheckpointFormatError, match="format 1, by a development version"):
-                call(RunnableConfig("t"))
-        with pytest.raises(CheckpointFormatError, match="no release of graphkit reads it"):
-            saver.put(RunnableConfig("t"), make.checkpoint(1, {"n": 1}))
-        assert not saver.verify().ok
-        saver.repair()
-    assert path.read_bytes() == data

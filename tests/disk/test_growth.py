@@ -1,43 +1,41 @@
 """Bytes on disk are proportional to what changed, and a put costs the same however long the history is."""
 
+import os
 import random
 import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
+import msgpack
 import pytest
 
-from graphkit import Channels
+from graphkit import Channels, Checkpoint, RunnableConfig
 from graphkit.saver_kit import freeze, generate_id
-from savers import FileSystemSaver
+from savers import FileSystemSaver, SqliteSaver
 from tests.support.checkpoints import apply_update, make_checkpoint, make_following
-from tests.support.disks import CountingIO
-from tests.support.logs import locate_log, read_records
+from tests.support.disks import CountingIO, HookedIO
+from tests.support.logs import locate_log, read_checkpoints, read_records
 
 
-class Engine:
-    """Makes checkpoints as the engine does: each knows what changed since its parent."""
-
-    def __init__(self, **state):
-        self.state = freeze(state)
-        self.parent = None
-        self.step = 0
-
-    def grow(self, item):
-        return self._update({"messages": [item]}, {"messages": Channels.appender_with_duplicate()})
-
-    def set(self, key, value):
-        return self._update({key: value})
-
-    def _update(self, update, channels=None):
-        state, changes = apply_update(self.state, update, channels)
-        metadata = freeze({"step": self.step, "run_id": "r" * 36})
+def run(state, updates):
+    """The checkpoints of a run, as the engine makes them: each knows what changed since its parent."""
+    channels = {"messages": Channels.appender_with_duplicate()}
+    state = freeze(state)
+    parent = None
+    for step, update in enumerate(updates):
+        state, changes = apply_update(state, update, channels)
         checkpoint = make_following(
-            self.step, state, changes if self.parent else None,
-            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, metadata=metadata,
+            step, state, changes if parent else None,
+            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=parent,
+            metadata=freeze({"step": step, "run_id": "r" * 36}),
         )  # fmt: skip
-        self.state = state
-        self.parent = checkpoint.id
-        self.step += 1
-        return checkpoint
+        yield checkpoint
+        parent = checkpoint.id
+
+
+def grow(count):
+    """The checkpoints of a list that grows by a message each time."""
+    return run({"messages": [], "n": 0}, ({"messages": [f"{n:0200}"]} for n in range(count)))
 
 
 def noise(n):
@@ -45,19 +43,14 @@ def noise(n):
     return random.Random(n).randbytes(150).hex()
 
 
-@pytest.fixture
-def engine():
-    return Engine(messages=[], n=0)
-
-
 @pytest.mark.requirement("promise 6", "H48", "P51")
-def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, config):
+def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, config):
     saver = opener()
-    for n in range(3000):
-        saver.put(config, engine.grow(f"{n:0200}"))
+    for checkpoint in grow(3000):
+        saver.put(config, checkpoint)
     assert saver.size("t") <= 900_000
     fresh = opener()
-    assert fresh.get(config).state == engine.state
+    assert fresh.get(config).state == checkpoint.state
     listed = fresh.list(config)
     assert len(listed) == 3000
     messages = [f"{n:0200}" for n in range(3000)]
@@ -68,12 +61,11 @@ def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, confi
 
 @pytest.mark.requirement("H54")
 def test_a_big_value_that_stays_is_stored_once(opener, config):
-    engine = Engine(blob=b"\xff" * 1_000_000, n=0)
     saver = opener()
-    for n in range(500):
-        saver.put(config, engine.set("n", n))
+    for checkpoint in run({"blob": b"\xff" * 1_000_000}, ({"n": n} for n in range(500))):
+        saver.put(config, checkpoint)
     assert saver.size("t") <= 1_000_000 + 500 * 110
-    assert opener().get(config).state == engine.state
+    assert opener().get(config).state == checkpoint.state
 
 
 def test_a_small_change_deep_inside_is_a_small_record(opener, config):
@@ -98,14 +90,11 @@ def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     # A record over the zeros of another process does not change the size, so up to 64 bytes are looked at.
     [("always", ["measure", "read", "write", "fdatasync"], 64), ("never", ["fstat", "write"], 0)],
 )
-def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
-    fsync, calls, length, engine, config, tmp_path
-):
+def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(fsync, calls, length, config, tmp_path):
     io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync=fsync, io=io)
     costs = []
-    for n in range(1500):
-        checkpoint = engine.grow(f"{n:0200}")
+    for checkpoint in grow(1500):
         io.reset()
         saver.put(config, checkpoint)
         costs.append((io.calls, io.read))
@@ -138,32 +127,65 @@ def test_a_cold_put_reads_the_end_of_the_log_only(config, tmp_path):
 
 
 def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
-    class SlowDisk(CountingIO):
-        def fdatasync(self, fd):
-            entered.set()
-            go_on.wait()
-            super().fdatasync(fd)
-
     entered = threading.Event()
     go_on = threading.Event()
-    go_on.set()
-    io = SlowDisk()
+    calls = []
+
+    def note(kind, _):
+        calls.append(kind)
+        if kind == "fdatasync":
+            entered.set()
+            go_on.wait()
+
+    io = HookedIO()
     saver = FileSystemSaver(tmp_path, io=io)
     saver.put(config, make_checkpoint(0))
-    entered.clear()
-    go_on.clear()
-    io.reset()
-    workers = [threading.Thread(target=saver.put, args=(config, make_checkpoint(n))) for n in range(1, 9)]
-    workers[0].start()
-    entered.wait()
-    for worker in workers[1:]:
-        worker.start()
-    # While the first one waits for the disk, the others write.
-    while io.calls.count("write") < 8:
-        pass
-    go_on.set()
-    for worker in workers:
-        worker.join()
-    assert io.calls.count("fdatasync") <= 3
+    io.hook = note
+    with ThreadPoolExecutor(8) as pool:
+        puts = [pool.submit(saver.put, config, make_checkpoint(1))]
+        entered.wait()
+        puts += [pool.submit(saver.put, config, make_checkpoint(n)) for n in range(2, 9)]
+        # While the first one waits for the disk, the others write.
+        while calls.count("write_at") < 8:
+            pass
+        go_on.set()
+        for put in puts:
+            put.result()
+    assert calls.count("fdatasync") <= 3
     assert len(saver.list(config)) == 9
     saver.close()
+
+
+# Values of many bytes
+
+
+SIZE = 8 << 20
+CONFIG = RunnableConfig("t")
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+@pytest.mark.parametrize("open_saver", [FileSystemSaver, SqliteSaver])
+def test_a_put_takes_three_times_the_bytes_of_a_long_value_and_keeps_none(tmp_path, open_saver, fsync):
+    with open_saver(tmp_path / "store", fsync=fsync) as saver:
+        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 2, "long": os.urandom(SIZE)})
+        tracemalloc.start()
+        try:
+            saver.put(CONFIG, checkpoint)
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 3.2 * SIZE
+        assert kept < SIZE / 10
+        assert saver.get(CONFIG).state["long"] == checkpoint.state["long"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 65_535, 65_536, 65_537, 1 << 17])
+def test_the_payload_with_a_long_value_is_what_msgpack_makes(tmp_path, length):
+    with FileSystemSaver(tmp_path, fsync="never", compression=None) as saver:
+        for number in range(2):
+            state = {"long": os.urandom(length)}
+            saver.put(CONFIG, Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state=state))
+        saver.put(CONFIG.with_check_point_id("c1"), Checkpoint(id="c2", node_id="a", next_node_id="b", state=state))
+    for record in read_checkpoints(locate_log(tmp_path)):
+        assert msgpack.packb(msgpack.unpackb(record.payload)) == record.payload

@@ -1,7 +1,6 @@
 """Importing logs: on the disk when it returns, and only into the directory of the thread that it names."""
 
 import itertools
-import json
 import os
 from pathlib import Path
 
@@ -109,12 +108,3 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
         os.close(fd)
     assert import_threads(target, lines, format="logs").threads == ["x"]
     target.close()
-
-
-def test_a_log_that_is_no_file_is_not_exported(lines, opener, tmp_path):
-    path = tmp_path / "old" / json.loads(lines[1])["directory"] / "v000001.log"
-    moved = path.with_name("moved")
-    path.rename(moved)
-    path.symlink_to(moved)
-    with pytest.raises(CheckpointFormatError, match="symbolic link"):
-        list(export_threads(opener(tmp_path / "old"), ["x"], format="logs"))

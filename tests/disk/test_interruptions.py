@@ -81,29 +81,24 @@ SEALING = ["put", "put a long value", "replace", "put_writes"]
 CASES = [(kind, name) for kind in SAVERS for name in OPERATIONS] + [("sealed", name) for name in SEALING]
 
 
+def open_saver(kind, path):
+    if kind in {"memory", "versioned"}:
+        return (MemorySaver if kind == "memory" else VersionedMemorySaver)(lock_timeout=1)
+    options = {"lock_timeout": 1, "fsync": "always" if kind == "file-always" else "never"}
+    if kind == "sqlite":
+        return SqliteSaver(path / "store.db", **options)
+    if kind == "sealed":
+        options["cipher"] = KEYS
+    return FileSystemSaver(path / "store", **options)
+
+
 class Store:
     """Opens savers on one new store."""
 
     def __init__(self, kind, path):
         self.kind = kind
-        self.path = path
+        self.open = partial(open_saver, kind, path)
         self.saver = self.open()
-
-    def open(self):
-        match self.kind:
-            case "file":
-                return FileSystemSaver(self.path / "store", fsync="never", lock_timeout=1)
-            case "file-always":
-                return FileSystemSaver(self.path / "store", lock_timeout=1)
-            case "sealed":
-                pytest.importorskip("cryptography")
-                return FileSystemSaver(self.path / "store", fsync="never", lock_timeout=1, cipher=KEYS)
-            case "sqlite":
-                return SqliteSaver(self.path / "store.db", fsync="never", lock_timeout=1)
-            case "memory":
-                return MemorySaver(lock_timeout=1)
-            case "versioned":
-                return VersionedMemorySaver(lock_timeout=1)
 
     def other(self):
         """Another saver on the same store; in memory, there is none."""

@@ -1,12 +1,14 @@
 """Names, modes and places: any thread id has a directory of its own inside the root."""
 
+import random
 import shutil
 import stat
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
+from graphkit import Checkpoint, CheckpointerConfigurationError, CheckpointFormatError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.logs import locate_log, locate_thread, namespace_name, read_records
@@ -77,7 +79,6 @@ def test_the_directory_is_laid_out_as_specified(opener, tmp_path, config):
 def test_the_header_is_as_specified(opener, config):
     import struct
     from hashlib import blake2b
-    from zlib import crc32
 
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -130,28 +131,21 @@ def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
 
 
 @pytest.mark.requirement("L6")
-def test_missing_directories_are_made_and_what_exists_is_left_as_it_is(config, tmp_path):
+def test_missing_directories_are_made_and_reading_makes_nothing_else(config, tmp_path):
     new = tmp_path / "a" / "b"
     saver = FileSystemSaver(str(new))
-    assert new.is_dir()
-    assert saver.get(config) is None
-    assert saver.list(config) == []
-    assert saver.threads() == []
-    assert not saver.delete("t")
-    assert saver.release(config).checkpoints == []
-    own = tmp_path / "own"
-    own.mkdir(mode=0o755)
-    own.chmod(0o755)
-    FileSystemSaver(own).put(config, make_checkpoint(0))
-    assert modes([own]) == {0o755}
-
-
-def test_reading_an_empty_place_creates_nothing(opener, config, tmp_path):
-    saver = opener()
-    saver.get(config), saver.list(config), saver.history(config), saver.tags_of(config), saver.get_writes(config)
+    assert saver.get(config) is saver.summary(config) is None
+    saver.list(config), saver.history(config), saver.tags_of(config), saver.get_writes(config)
     saver.threads(), saver.interrupts(), saver.size(), saver.versions_by_thread_id("t"), saver.namespaces("t")
-    assert files_below(tmp_path) == []
-    assert [*(tmp_path / "store").iterdir()] == []
+    assert not saver.delete("t")
+    assert [*tmp_path.rglob("*")] == [new.parent, new]
+    assert saver.release(config).checkpoints == []
+
+
+def test_a_directory_that_exists_keeps_its_mode(config, tmp_path):
+    tmp_path.chmod(0o755)
+    FileSystemSaver(tmp_path).put(config, make_checkpoint(0))
+    assert modes([tmp_path]) == {0o755}
 
 
 @pytest.mark.parametrize("below", [(), ("sub",), ("sub", "dir")])
@@ -168,40 +162,29 @@ def test_what_is_no_serializer_is_refused_before_anything_is_made(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.requirement("H7")
-def test_a_run_has_a_directory_of_its_own_and_no_pointer_to_its_latest_checkpoint(opener, tmp_path):
+@pytest.mark.requirement("H7", "H33")
+def test_the_directory_of_a_thread_is_all_that_it_needs(opener, tmp_path):
+    """There is no index to lose and no pointer to the latest checkpoint; all other files are made again."""
     root, moved = tmp_path / "store", tmp_path / "elsewhere"
     saver = opener()
-    for run in ("first", "second"):
+    for thread in ("First", "second", "third"):
         for number in range(3):
-            saver.put(RunnableConfig(run), make_checkpoint(number))
-    (first,) = root.glob("t-first-*")
-    assert len([*root.glob("t-*")]) == 2
-    shutil.rmtree(first)
-    shutil.copytree(root, moved)
-    for place in (root, moved):
-        fresh = opener(place)
-        assert list(fresh.threads()) == ["second"]
-        assert fresh.get(RunnableConfig("second")).node_id == "n2"
-        assert fresh.get(RunnableConfig("first")) is None
-
-
-@pytest.mark.requirement("H33")
-def test_there_is_no_index_to_lose_and_all_files_but_the_logs_are_created_again(opener, config):
-    saver = opener()
-    for n in range(5):
-        saver.put(config.replace(thread_id=f"Thread {n}"), make_checkpoint(n))
+            saver.put(RunnableConfig(thread), make_checkpoint(number))
     saver.close()
-    root = Path(saver.base_directory)
+    shutil.rmtree(next(root.glob("t-second-*")))
     (root / "graphkit.store").unlink()
     shutil.rmtree(root / "locks")
     for lock in root.glob("t-*/run.lock"):
         lock.unlink()
-    saver = opener()
-    assert list(saver.threads()) == [f"Thread {n}" for n in range(5)]
-    saver.put(config.replace(thread_id="Thread 3"), make_checkpoint(33))
-    assert list_numbers(opener(), config.replace(thread_id="Thread 3")) == [33, 3]
-    assert (root / "graphkit.store").exists()
+    shutil.copytree(root, moved)
+    for place in (root, moved):
+        fresh = opener(place)
+        assert list(fresh.threads()) == ["First", "third"]
+        assert fresh.get(RunnableConfig("second")) is None
+        first = RunnableConfig("First")
+        fresh.put(first, make_checkpoint(3))
+        assert list_numbers(opener(place), first) == [3, 2, 1, 0]
+        assert (place / "graphkit.store").exists()
 
 
 @pytest.mark.parametrize("namespace", ["", "sub"])
@@ -216,3 +199,136 @@ def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_
     assert again.delete("t") is True
     assert not path.parent.exists()
     assert again.delete("t") is False
+
+
+# The marker of a store, damaged in every way: it closes nothing, and repair rewrites it (C2)
+
+
+THREADS = ["plain", "Not Plain!"]
+OTHER_CONTENTS = [
+    bytes(512), b"\xff" * 63, b"{}\n", b"[]\n", b"\n", b"null", b'{"format": true}\n', b'{"format": -2, "store": "x"}\n',
+    b'{"format": 0, "store": "x"}\n', b'{"format": 1}\n', b'{"store": "x"}\n', b'{"format": ' + b"9" * 60 + b"}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def marked(tmp_path):
+    root = tmp_path / "store"
+    with FileSystemSaver(root, fsync="never") as saver:
+        for thread in THREADS:
+            saver.put(RunnableConfig(thread), Checkpoint(node_id="a", next_node_id="b", state={"of": thread}))
+    return root / "graphkit.store"
+
+
+def expect_open(root):
+    with FileSystemSaver(root, fsync="never") as saver:
+        assert saver.threads() == sorted(THREADS)
+        for thread in THREADS:
+            assert saver.get(RunnableConfig(thread)).state["of"] == thread
+        return saver.verify()
+
+
+def expect_noticed_and_repaired(root):
+    report = expect_open(root)
+    assert not report.ok
+    assert report.marker is not None
+    assert report.problems == (report.marker,)
+    assert all(thread.ok for thread in report.threads)
+    marker = root / "graphkit.store"
+    before = marker.read_bytes()
+    with FileSystemSaver(root, fsync="never") as saver:
+        assert saver.repair(dry_run=True).marker is not None
+        assert marker.read_bytes() == before
+        repaired = saver.repair()
+        assert repaired.changed
+        assert repaired.marker is not None
+        assert not saver.repair().changed
+    assert expect_open(root).ok
+    assert b'"format": 2' in marker.read_bytes()
+
+
+def test_any_other_content_is_noticed_and_closes_nothing(marked):
+    """test_every_bit.py has each flipped bit."""
+    sound = marked.read_bytes()
+    dice = random.Random(1)
+    cut_short = [sound[:length] for length in range(len(sound))]
+    changed = [
+        bytes(len(sound)),
+        sound + b"\n",
+        sound * 2,
+        b" " + sound,
+        b"\xef\xbb\xbf" + sound,
+        sound[:30] + bytes(33),
+        sound.replace(b"format", b"FORMAT"),
+    ]
+    noise = [dice.randbytes(63), dice.randbytes(5000)]
+    for data in cut_short + changed + noise + OTHER_CONTENTS:
+        marked.write_bytes(data)
+        expect_noticed_and_repaired(marked.parent)
+
+
+def test_a_marker_that_is_missing_costs_nothing(marked):
+    marked.unlink()
+    assert expect_open(marked.parent).ok
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"format": 3, "store": "%s", "more": 1}\n',
+        b'{"format": 12, "store": "%s"}\n',
+        b'{"format": 3, "store": "%s"}\n',
+    ],
+    ids=["more fields", "two digits", "as version 2"],
+)
+def test_a_newer_store_is_refused_by_all_and_its_marker_stays(tmp_path, line):
+    root = tmp_path / "store"
+    old = FileSystemSaver(root, fsync="never")
+    old.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    line %= b"0" * 36
+    marker = root / "graphkit.store"
+    newer = line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
+    marker.write_bytes(newer)
+    with pytest.raises(CheckpointFormatError, match="update it"):
+        FileSystemSaver(root)
+    # A saver that was open before another process updated the store must not take the newer marker for damage.
+    report = old.verify()
+    assert report.marker is not None
+    assert report.marker.state == "newer"
+    repaired = old.repair()
+    assert marker.read_bytes() == newer
+    assert repaired.marker is None
+    old.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"format": 1, "store": "%s"}\n' % (b"0" * 36), "format 1, by a development version"),
+        (b"something else", "not a graphkit store"),
+    ],
+    ids=["version 1", "no store"],
+)
+def test_what_no_release_has_made_is_refused_and_stays(tmp_path, line, reason):
+    marker = tmp_path / "graphkit.store"
+    marker.write_bytes(line)
+    if reason.startswith("format 1"):
+        (tmp_path / "t-plain-2solq33wb6ghfudzsb2zbbax").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointFormatError, match=reason):
+        FileSystemSaver(tmp_path)
+    assert marker.read_bytes() == line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_first_write_makes_the_marker_one_of_version_2_and_keeps_the_id(marked):
+    before = marked.read_bytes()
+    expect_open(marked.parent)
+    assert marked.read_bytes() == before
+    with FileSystemSaver(marked.parent, fsync="never") as saver:
+        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={})
+        saver.put(RunnableConfig("new"), checkpoint)
+    store_id = before.split(b'"store": "')[1][:36]
+    line = b'{"format": 2, "store": "%s"}\n' % store_id
+    checksum = b"%08x" % crc32(line)
+    assert marked.read_bytes() == line.replace(b"}", b', "crc32": "%s"}' % checksum)

@@ -3,6 +3,7 @@
 The real limit is 1 GiB; here it is 64 KiB.
 """
 
+import errno
 import itertools
 import os
 import random
@@ -13,7 +14,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_ids
-from tests.support.disks import FileIO
+from tests.support.disks import HookedIO, failing
 from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, flip, locate_log, read_records, replace_bytes
 
 CONFIG = RunnableConfig("t")
@@ -104,21 +105,18 @@ def test_states_longer_than_a_record_are_read_back(tmp_path, compression):
     expect(tmp_path, by_id(states), compression=compression)
 
 
-@pytest.mark.parametrize("length", [LIMIT - 200, LIMIT - LIMIT // 16, LIMIT - 10, LIMIT, LIMIT + 1, 3 * LIMIT])
-def test_a_value_about_as_long_as_a_record_is_stored(tmp_path, length):
-    states = [{"blob": noise(length, length)}, {"blob": noise(0, length), "n": 1}]
+LENGTHS = (LIMIT - 200, LIMIT - LIMIT // 16, LIMIT - 10, LIMIT, LIMIT + 1, 3 * LIMIT)
+FIRST_STATES = {f"of {length}": {"blob": noise(length, length)} for length in LENGTHS}
+FIRST_STATES["of many values that are short each"] = {f"key{n}": noise(n, 300) for n in range(700)}
+
+
+@pytest.mark.parametrize("first", FIRST_STATES.values(), ids=FIRST_STATES)
+def test_a_state_about_as_long_as_a_record_is_stored(tmp_path, first):
+    states = [first, {**first, "blob": noise(0, len(first.get("blob", b"other"))), "n": 1}]
     with open_saver(tmp_path) as saver:
         for number, state in enumerate(states):
             saver.put(CONFIG, made(number, state))
     expect(tmp_path, by_id(states))
-
-
-def test_many_values_that_are_short_each_are_stored(tmp_path):
-    state = {f"key{n}": noise(n, 300) for n in range(700)}
-    with open_saver(tmp_path) as saver:
-        saver.put(CONFIG, made(0, state))
-        saver.put(CONFIG, made(1, {**state, "key3": b"other"}))
-    expect(tmp_path, by_id([state, {**state, "key3": b"other"}]))
 
 
 def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):
@@ -240,39 +238,21 @@ def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp
     assert orphaned > 10
 
 
-def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path):
-    states = by_id(written(tmp_path / "whole"))
-
-    class Full(FileIO):
-        left = 1 << 30
-
-        def write_at(self, fd, offset, data):
-            if self.left <= 0:
-                raise OSError(28, "No space left on device")
-            self.left -= len(data)
-            return super().write_at(fd, offset, data)
-
-    refused = 0
-    for room in range(0, 200_000, 30_000):
-        io = Full()
-        with open_saver(tmp_path / "whole", io=io) as saver:
-            before = locate_log(tmp_path / "whole").read_bytes()
-            io.left = room
-            for _ in range(2):
-                if room < 150_000:
-                    with pytest.raises(OSError, match="space"):
-                        saver.put(CONFIG, made(8, {"long": noise("new", 180_000)}))
-                    refused += 1
-                    assert locate_log(tmp_path / "whole").read_bytes() == before
-                io.left = 0
-            expect(tmp_path / "whole", states)
-            # The first put of a thread: nothing of it may stay either.
-            io.left = room
-            with pytest.raises(OSError, match="space"):
-                saver.put(RunnableConfig("new"), made(0, {"long": noise("new", 300_000)}))
-            assert not locate_log(tmp_path / "whole", "new").exists()
-            assert saver.threads() == ["t"]
-    assert refused > 5
+@pytest.mark.parametrize("part", [0.5, None])
+@pytest.mark.parametrize("after", range(4))
+def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path, after, part):
+    states = by_id(written(tmp_path))
+    before = locate_log(tmp_path).read_bytes()
+    io = HookedIO()
+    with open_saver(tmp_path, io=io) as saver:
+        for config in (CONFIG, RunnableConfig("new")):
+            full = failing(io, "write_at", errno.ENOSPC, after=after, part=part, where="/log")
+            with full, pytest.raises(OSError, match="space"):
+                saver.put(config, made(8, {"long": noise("new", 300_000)}))
+        assert saver.threads() == ["t"]
+    assert locate_log(tmp_path).read_bytes() == before
+    assert not locate_log(tmp_path, "new").exists()
+    expect(tmp_path, states)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from savers._filesystem import store as store_module
 from savers._log import catalogue
-from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import CountingIO, list_open_files
-from tests.support.logs import locate_log
+from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.disks import CountingIO, HookedIO, failing, list_open_files, noting_calls
+from tests.support.logs import limit_cache, locate_log
 
+T = RunnableConfig("t")
 THREADS = 60
 TURNS = 3
 
@@ -75,25 +76,15 @@ def test_a_log_that_takes_the_place_of_another_has_its_names_synced(change, tmp_
 
 
 def test_names_whose_sync_failed_are_not_taken_for_synced(tmp_path):
-    class Failing(CountingIO):
-        left = 0
-
-        def fsync_dir(self, path):
-            super().fsync_dir(path)
-            if self.left:
-                self.left -= 1
-                raise OSError(5, "injected", path)
-
-    io = Failing()
+    io = HookedIO()
     saver = FileSystemSaver(tmp_path, io=io)
     saver.put(RunnableConfig("other"), make_checkpoint(0))
-    io.left = 3  # that of the thread, and both of the rewritten log
-    with pytest.raises(CheckpointStorageError):
+    # That of the thread, and both of the rewritten log.
+    with failing(io, "fsync_dir", times=3), pytest.raises(CheckpointStorageError):
         saver.put(RunnableConfig("t"), make_checkpoint(0))
-    io.left = 0
-    io.reset()
-    saver.put(RunnableConfig("t"), make_checkpoint(1))
-    assert io.calls.count("fsync_dir") >= 2
+    with noting_calls(io) as calls:
+        saver.put(RunnableConfig("t"), make_checkpoint(1))
+    assert calls.count("fsync_dir") >= 2
     saver.close()
 
 
@@ -134,17 +125,49 @@ def test_savers_share_what_may_be_open_and_leave_each_other_the_rest(tmp_path, m
         saver.close()
 
 
-def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):
-    locks = opener()._store
-    write_lock = store_module.WriteLock
-    found = []
+def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
+    limit_cache(monkeypatch, 1000)
+    saver = opener()
+    for number in range(4):
+        text = "x" * 5000 + str(number)
+        saver.put(T, make_checkpoint(number, text=text))
+    assert list_numbers(saver, T) == [3, 2, 1, 0]
+    past = saver.list(T)[2]
+    older = T.with_check_point_id(past.id)
+    saver.put_writes(older, {"key": 1})
+    saver.add_tags(T, "tag")
+    assert saver.tags_of(T) == ("tag",)
+    assert saver.get_writes(older) == {"key": 1}
 
-    def make_while_another_makes_it(*arguments):
-        if not found:
-            found.append(None)
-            found[0] = locks.write_lock(locks.locate("t"))
-        return write_lock(*arguments)
 
-    monkeypatch.setattr(store_module, "WriteLock", make_while_another_makes_it)
-    assert locks.write_lock(locks.locate("t")) is found[0]
-    assert locks.write_lock(locks.locate("t")) is found[0]
+FEW = """
+import resource, sys
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+soft = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+savers = [FileSystemSaver(f"{sys.argv[1]}/{number}", fsync="never") for number in range(int(sys.argv[3]))]
+held = []
+for turn in range(2):
+    for number in range(90):
+        for saver in savers:
+            config = RunnableConfig(f"u{number}")
+            saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": turn}))
+            saver.get(config)
+for saver in savers:
+    assert len(saver.threads()) == 90
+    saver.release(RunnableConfig("u0"))
+    assert saver.prune(keep_last=1) == 89
+    assert saver.interrupts() == []
+    assert saver.verify().ok
+    saver.copy("u1", "copied")
+    with saver.run_lock(RunnableConfig("u2")):
+        saver.delete("u2")
+print("fine")
+"""
+
+
+@pytest.mark.parametrize(("soft", "savers"), [(64, 1), (96, 2)])
+def test_a_process_that_may_open_few_files_closes_idle_ones(soft, savers, launcher, tmp_path):
+    run = launcher.run("-c", FEW, tmp_path, soft, savers)
+    assert (run.stdout, run.stderr) == ("fine\n", "")

@@ -4,13 +4,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
-from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver
 from tests.support.odd import ODD
-from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
 
@@ -139,19 +137,3 @@ def test_what_is_acknowledged_can_be_read_and_what_is_refused_changes_nothing(tm
 def test_a_place_that_is_no_text_is_refused_before_any_file_is_touched(field, value):
     with pytest.raises(CheckpointerConfigurationError, match=field):
         RunnableConfig(**{field: value})
-
-
-CALL = st.sampled_from([(name, value) for name, (_, values) in CALLS.items() for value in range(len(values))])
-
-
-@settings(max_examples=examples(60))
-@given(calls=st.lists(CALL, min_size=2, max_size=8))
-def test_any_sequence_of_odd_calls_leaves_a_store_that_a_fresh_saver_reads(tmp_path_factory, calls):
-    root = tmp_path_factory.mktemp("odd")
-    with began(root) as saver:
-        for name, number in calls:
-            call, values = CALLS[name]
-            before = bytes_below(root)
-            if refusal(call, saver, values[number], CheckpointerError) is not None:
-                assert bytes_below(root) == before, (name, values[number])
-            expect_readable(root)

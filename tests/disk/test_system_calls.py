@@ -86,7 +86,7 @@ SYSTEMS = {"here": {}, "not Linux": {"platform": "other"}, "big-endian": {"byteo
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_it_is_what_fstat_returns(opened, tmp_path, monkeypatch, system):
+def test_it_is_what_fstat_returns_or_an_error(opened, tmp_path, monkeypatch, system):
     for name, value in SYSTEMS[system].items():
         monkeypatch.setattr(sys, name, value)
     io, fd = opened
@@ -100,10 +100,6 @@ def test_it_is_what_fstat_returns(opened, tmp_path, monkeypatch, system):
     second.unlink()
     file.unlink()
     assert io.measure(fd) == (size, 0)
-
-
-def test_a_descriptor_that_is_closed_is_an_error(opened):
-    io, fd = opened
     other = os.dup(fd)
     os.close(other)
     with pytest.raises(OSError, match="Bad file descriptor"):

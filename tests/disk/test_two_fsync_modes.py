@@ -8,9 +8,8 @@ import pytest
 from graphkit import CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk import crashes
-from tests.disk.crashes import Crashes, config_of, expect_each, grown, made, open_saver, view
-from tests.disk.simfs import SimFS
-from tests.support.checkpoints import list_ids, list_numbers
+from tests.disk.crashes import Crashes, config_of, made, open_saver
+from tests.support.checkpoints import list_numbers
 from tests.support.disks import FileIO, set_boot
 from tests.support.logs import SECTOR, locate_log, lose_sectors, read_records
 
@@ -23,58 +22,6 @@ def boot(monkeypatch):
     now = [1]
     set_boot(monkeypatch, lambda: now[0])
     return now
-
-
-class Rebooting(Crashes):
-    """As Crashes; after a power loss the system has started once more."""
-
-    def __init__(self, boot, fsync="always"):
-        super().__init__(fsync=fsync)
-        self.boot = boot
-        self.looked = 0
-
-    def check(self, tree, views, rng, *, deep):
-        # Without waiting, what is checked here is what the death of a process leaves: that is no new start.
-        self.boot[0] = 2 if self.fsync == "always" else 1
-        super().check(tree, views, rng, deep=deep)
-        self.boot[0] = 1
-
-    def _second_crash(self, tree, fs, steps, rng, *, deep):
-        self.boot[0] += 1
-        super()._second_crash(tree, fs, steps, rng, deep=deep)
-
-    def _look(self, tree, views):
-        """A power loss under "never" or seconds: each history is as it was at one moment, in every way to read it."""
-        self.boot[0] = 2
-        self.looked += 1
-        fs = SimFS(tree, record=False)
-        saver = open_saver(fs, self.fsync)
-        for number, (thread, namespace) in enumerate(self.histories, 900):
-            here = self._views_of(views, thread, namespace)
-            config = config_of(thread, namespace)
-            view_here = partial(view, threads=[thread], namespaces=[namespace])
-            fresh = open_saver(fs, self.fsync)
-            for reader in (saver, fresh):
-                expect_each(view_here(reader), here)
-                self._expect_alike(reader, config)
-            saver.put(config, made(number))
-            longer = [grown(expected, thread, namespace, number) for expected in here]
-            expect_each(view_here(saver), longer)
-            self._expect_alike(saver, config)
-            self._expect_early_or_none(saver, views, thread, namespace)
-        report = saver.verify()
-        states = {file.state for file in report.problems}
-        assert "damaged" not in states
-        self.boot[0] = 1
-
-    @staticmethod
-    def _expect_alike(saver, config):
-        ids = list_ids(saver, config)
-        assert [info.id for info in saver.history(config)] == ids
-        summary = saver.summary(config)
-        latest = saver.get(config)
-        assert (summary.checkpoints if summary else 0) == len(ids)
-        assert (latest.id if latest else None) == (ids[0] if ids else None)
 
 
 # "always" beside another mode, on the simulated disk
@@ -157,42 +104,14 @@ def by_seconds(run):
 @pytest.mark.parametrize(
     "workload", [in_turn, begun_lazily, during_a_sync, early_in_turn, by_seconds], ids=lambda one: one.__name__
 )
-def test_nothing_that_always_has_acknowledged_is_lost(boot, workload, sweep):
-    found = Rebooting(boot)
+def test_nothing_that_always_has_acknowledged_is_lost(workload, sweep):
+    found = Crashes()
     found.explore(workload, sweep.count(350, 120))
     assert found.states > sweep.count(60, 30)
     assert found.nested >= found.states
 
 
 # Without "always": shorter, never wrong
-
-
-@pytest.mark.sweep(1, of="fsync", in_turn=True)
-@pytest.mark.parametrize("fsync", ["never", 3600])
-@pytest.mark.parametrize(
-    "workload",
-    [
-        crashes.puts,
-        crashes.growing_lists,
-        crashes.beside,
-        crashes.replaces,
-        crashes.several_threads,
-        crashes.prune,
-        crashes.early_writes,
-        crashes.langgraph_steps,
-    ],
-    ids=lambda one: one.__name__,
-)
-def test_a_power_loss_without_waiting_leaves_a_beginning_and_no_error(boot, workload, fsync):
-    found = Rebooting(boot, fsync)
-    found.explore(workload, 90)
-    assert found.looked > 20
-
-
-def test_a_power_loss_after_a_flush_keeps_what_was_flushed(boot):
-    found = Rebooting(boot, 3600)
-    found.explore(crashes.flushes, 120)
-    assert found.looked > 20
 
 
 COUNT = 40
@@ -263,22 +182,17 @@ def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, bo
         assert [file.state for file in saver.verify().problems] == ["damaged"]
 
 
-@pytest.mark.parametrize("known", [0, 1], ids=["unknown boot", "same boot"])
-def test_a_saver_that_knows_of_no_new_start_takes_nothing_for_synced(tmp_path, boot, known):
+@pytest.mark.parametrize("known", [0, 1, 2], ids=["unknown boot", "same boot", "new start"])
+def test_only_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot, known):
     long_log(tmp_path, "never")
     boot[0] = known
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         saver.put(CONFIG, made(COUNT))
     last = read_records(locate_log(tmp_path))[-1]
-    assert last.unsynced * SECTOR >= last.offset - SECTOR
-
-
-def test_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot):
-    long_log(tmp_path, "never")
-    boot[0] = 2
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        saver.put(CONFIG, made(COUNT))
-    assert read_records(locate_log(tmp_path))[-1].unsynced == 0
+    if known == 2:
+        assert last.unsynced == 0
+    else:
+        assert last.unsynced * SECTOR >= last.offset - SECTOR
 
 
 @pytest.mark.parametrize(("fsync", "is_synced"), [("always", True), (60, True), ("never", False)])

@@ -55,6 +55,11 @@ def to(id):
     return lambda change: change.checkpoint is not None and change.checkpoint.id == id
 
 
+def put_and_follow(watch, saver, config, number):
+    """Put a checkpoint; return the changes up to it."""
+    return until(watch, to(saver.put(config, make_checkpoint(number)).checkpoint_id))
+
+
 @pytest.fixture
 def elsewhere(launcher):
     """Starts code in a process of its own."""
@@ -125,10 +130,8 @@ def so_far(watch, saver):
 
     The last thread is a new one each time, because the look before may not have ended, and goes on with its own.
     """
-    last = saver.put(RunnableConfig(f"zzz{uuid4().hex}"), make_checkpoint(0)).checkpoint_id
-    return [
-        change for change in until(watch, to(last)) if change.kind != "idle" and not change.thread_id.startswith("zzz")
-    ]
+    found = put_and_follow(watch, saver, RunnableConfig(f"zzz{uuid4().hex}"), 0)
+    return [change for change in found if change.kind != "idle" and not change.thread_id.startswith("zzz")]
 
 
 HOLD = """
@@ -148,8 +151,7 @@ def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, c
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(TimeoutError), saver.run_lock(config, 0):
             pass
-        last = saver.put(config, make_checkpoint(2)).checkpoint_id
-        assert [change.kind for change in until(watch, to(last))] == ["checkpoint"]
+        assert [change.kind for change in put_and_follow(watch, saver, config, 2)] == ["checkpoint"]
         assert watch.get(0.2) is None
         holder.kill()
         change = watch.get(PATIENCE)
@@ -242,9 +244,8 @@ def test_a_thread_that_was_deleted_and_created_again_before_the_watch_looked(sav
     # While the old log is open, the new one cannot get its inode.
     with path.open("rb"), saver.watch(config, interval=NEVER) as watch:
         saver.delete(config)
-        for number in (2, 3):
-            newest = saver.put(config, make_checkpoint(number))
-        found = until(watch, to(newest.checkpoint_id))
+        saver.put(config, make_checkpoint(2))
+        found = put_and_follow(watch, saver, config, 3)
     kinds = [change.kind for change in found if change.kind != "idle"]
     assert kinds == ["delete", "checkpoint", "checkpoint"]
 
@@ -263,16 +264,11 @@ def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
     saver.put(config, make_checkpoint(1))
     path = locate_log(saver.base_directory)
     with saver.watch(config, interval=NEVER) as watch:
-
-        def follow(config, number):
-            put = saver.put(config, make_checkpoint(number))
-            return until(watch, to(put.checkpoint_id))
-
-        follow(config, 2)
+        put_and_follow(watch, saver, config, 2)
         with path.open("ab") as file:
             file.write(path.read_bytes()[64:84])
-        follow(config.replace(checkpoint_ns="other"), 0)
-        found = follow(config, 3)
+        put_and_follow(watch, saver, config.replace(checkpoint_ns="other"), 0)
+        found = put_and_follow(watch, saver, config, 3)
         assert found[-1].checkpoint.node_id == "n3"
 
 
@@ -287,8 +283,7 @@ def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
     with saver.watch(latest=True, interval=NEVER) as watch:
         latest = watch.get(PATIENCE)
         assert latest.thread_id == "good"
-        newest = saver.put(good, make_checkpoint(2))
-        until(watch, to(newest.checkpoint_id))
+        put_and_follow(watch, saver, good, 2)
         (record,) = [record for record in caplog.records if str(path) in record.getMessage()]
         assert record.levelname == "WARNING"
         saver.repair("bad")
@@ -323,12 +318,17 @@ def test_without_events_it_polls_and_reports_it(saver, config, caplog, monkeypat
     assert saver.wait_for_resume("t", 0) is True
 
 
-def test_when_events_run_out_later_it_goes_on_without(saver, config, caplog, monkeypatch):
+@pytest.mark.parametrize("how", ["run out", "end"])
+def test_when_events_end_later_it_goes_on_without(saver, config, caplog, monkeypatch, how):
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
-        monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
-        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
-        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
-        assert "no watches left" in caplog.text
+        if how == "end":
+            watch._source._events.stop()
+        else:
+            monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
+        for number in (1, 2):
+            put_and_follow(watch, saver, config, number)
+    assert ("looking every 0.01 seconds instead" if how == "end" else "no watches left") in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no more files"), KeyboardInterrupt("no")])
@@ -346,48 +346,11 @@ def test_a_failed_look_is_made_up_for(opener, config, error):
         until(watch, to(last))
 
 
-def test_no_link_is_followed_out_of_the_store(saver, opener, config, caplog, tmp_path):
-    other = opener(tmp_path / "other")
-    other.put(config, make_checkpoint(1))
-    outside = locate_log(other.base_directory).parent
-    link = Path(saver.base_directory, outside.name)
-    link.symlink_to(outside)
-    saver.put(RunnableConfig("mine"), make_checkpoint(2))
-    with saver.watch(latest=True, interval=NEVER) as watch:
-        (change,) = until(watch, lambda change: change.thread_id == "mine")
-        assert change.thread_id == "mine"
-        until_quiet(watch)
-    assert "symbolic link" in caplog.text
-
-
-def test_an_observer_that_ends_is_replaced_by_looking(saver, config, caplog, monkeypatch):
-    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
-    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
-        watch._source._events.stop()
-        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
-        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
-        assert "looking every 0.01 seconds instead" in caplog.text
-
-
 def test_what_an_event_was_lost_of_is_found_later(saver, config, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     monkeypatch.setattr(file_watch.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
-        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
-
-
-def test_the_pause_between_listings_of_all_threads_follows_from_how_long_one_takes(saver, config, monkeypatch):
-    listings = []
-    list_threads = file_watch.FileSource.list_threads
-    monkeypatch.setattr(file_watch.FileSource, "list_threads", lambda self: listings.append(self) or list_threads(self))
-    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.0)
-    monkeypatch.setattr(log_watch, "_PAUSE_IF_SIGNALLED", 1e9)
-    saver.put(config, make_checkpoint(1))
-    with saver.watch(interval=NEVER) as watch:
-        newest = saver.put(config, make_checkpoint(2))
-        until(watch, to(newest.checkpoint_id))
-        until_quiet(watch)
-    assert len(listings) == 1
+        put_and_follow(watch, saver, config, 1)
 
 
 # What it takes
@@ -436,6 +399,5 @@ def test_a_log_that_is_being_created_is_no_warning(saver, caplog, size):
     with saver.watch(interval=0.01) as watch:
         directory.mkdir()
         (directory / "log").write_bytes(bytes(size))
-        newest = saver.put(known, make_checkpoint(1))
-        until(watch, to(newest.checkpoint_id))
+        put_and_follow(watch, saver, known, 1)
     assert caplog.records == []

@@ -1,6 +1,5 @@
 """Two writers of one history, and writers that die between two objects, on two file systems of fsspec."""
 
-import itertools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
+from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -19,9 +18,8 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
-from graphkit.saver_kit import copy_thread
-from savers import FileSystemSaver, ObjectStoreSaver
-from tests.support.buckets import die_at, replace_operation
+from savers import ObjectStoreSaver
+from tests.support.buckets import act_beside, die_at, replace_operation
 from tests.support.disks import Died
 
 CONFIG = RunnableConfig("t")
@@ -82,21 +80,17 @@ def test_a_run_that_releases_its_thread_goes_on_in_all_namespaces(saver):
     assert numbers(saver.list(nested)) == [2]
 
 
-def test_outside_a_run_a_refused_put_is_put_again(url):
-    one = ObjectStoreSaver(url)
-    two = ObjectStoreSaver(url)
-    for number in range(6):
-        (one if number % 2 else two).put(CONFIG, make(number))
-    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [5, 4, 3, 2, 1, 0]
+CHANGES = {
+    "put": lambda saver: saver.put(CONFIG, make(9)),
+    "prune": lambda saver: saver.prune("t", keep_last=2),
+    "release": lambda saver: saver.release(CONFIG),
+    "delete": lambda saver: saver.delete("t"),
+}
 
 
 @pytest.mark.parametrize("disturbance", ["prune", "release", "delete"])
 def test_what_is_put_beside_other_changes_is_lost_only_by_a_delete(url, disturbance):
-    changes = {
-        "prune": lambda saver: saver.prune("t", keep_last=1000),
-        "release": lambda saver: saver.release(CONFIG),
-        "delete": lambda saver: saver.delete("t"),
-    }
+    changes = {**CHANGES, "prune": lambda saver: saver.prune("t", keep_last=1000)}
     together = Barrier(3)
 
     def put(offset):
@@ -125,18 +119,17 @@ def test_what_is_put_beside_other_changes_is_lost_only_by_a_delete(url, disturba
     assert (saver.size("t"), saver.list(CONFIG), saver.threads(released=True)) == (0, [], [])
 
 
-def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url, other):
+def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(other, saver):
     """The names of the old log are free again, except the first; the log after it is what counts."""
-    late = ObjectStoreSaver(url)
-    late.put(CONFIG, make(0))
+    saver.put(CONFIG, make(0))
     for number in range(1, 4):
         other.put(CONFIG, make(number))
     other.prune("t", keep_last=1)
     other.put(CONFIG, make(4))
-    late.put(CONFIG, make(5))
+    saver.put(CONFIG, make(5))
     assert numbers(other.list(CONFIG)) == [5, 4, 3]
     other.delete("t")
-    late.put(CONFIG, make(6))
+    saver.put(CONFIG, make(6))
     assert numbers(other.list(CONFIG)) == [6]
 
 
@@ -148,64 +141,38 @@ def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monke
     again = first.with_state(make(3).state)
     for checkpoint in (make(0), first, make(2)):
         late.put(CONFIG, checkpoint)
-    kept = iter([3 if is_stored else 2])
-
-    def disturb(create):
-        def operate(*args):
-            keep_last = next(kept, None)
-            if keep_last is None:
-                return create(*args)
-            if is_stored:
-                create(*args)
-            other.prune("t", keep_last=keep_last)
-            return None if is_stored else create(*args)
-
-        return operate
-
-    replace_operation(monkeypatch, "create", disturb)
+    keep_last = 3 if is_stored else 2
+    act_beside(monkeypatch, "create", lambda: other.prune("t", keep_last=keep_last), is_done=is_stored)
     late.put(CONFIG, again)
     for saver in (late, other):
         assert numbers(saver.list(CONFIG)) == [3, 2, 1]
 
 
-def test_a_checkpoint_that_a_release_took_along_is_not_put_again(url, monkeypatch):
-    late = ObjectStoreSaver(url)
-    other = ObjectStoreSaver(url)
-    late.put(CONFIG, make(0))
-    once = iter([(2, 3)])
+def test_a_checkpoint_that_a_release_took_along_is_not_put_again(monkeypatch, saver, other):
+    saver.put(CONFIG, make(0))
 
-    def release_twice(create):
-        def operate(*arguments):
-            create(*arguments)
-            for number in next(once, ()):
-                other.release(CONFIG)
-                other.put(CONFIG, make(number))
+    def release_twice():
+        for number in (2, 3):
+            other.release(CONFIG)
+            other.put(CONFIG, make(number))
 
-        return operate
-
-    replace_operation(monkeypatch, "create", release_twice)
-    late.put(CONFIG, make(1))
-    assert find_everywhere(late, CONFIG) == [0, 1, 2, 3]
+    act_beside(monkeypatch, "create", release_twice, is_done=True)
+    saver.put(CONFIG, make(1))
+    assert find_everywhere(saver, CONFIG) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("operation", ["create", "empty", "remove"])
 @pytest.mark.parametrize("count", range(6))
-@pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, change, saver):
     child = RunnableConfig("t", checkpoint_ns="child")
     for number in range(4):
         saver.put(CONFIG, make(number))
         saver.put(child, make(number))
-    changes = {
-        "put": lambda: saver.put(CONFIG, make(9)),
-        "prune": lambda: saver.prune("t", keep_last=2),
-        "release": lambda: saver.release(CONFIG),
-        "delete": lambda: saver.delete("t"),
-    }
     with monkeypatch.context() as patch:
         die_at(patch, count, [operation])
         with suppress(Died):
-            changes[change]()
+            CHANGES[change](saver)
     after = ObjectStoreSaver(url)
     after.put(CONFIG, make(10))
     left = numbers(after.list(CONFIG))
@@ -217,6 +184,7 @@ def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, 
     }
     assert left in allowed[change]
     if change == "release":
+        assert find_everywhere(after, child) == [0, 1, 2, 3]
         versions = [numbers(after.tag(CONFIG, each).checkpoints) for each in after.versions_by_thread_id("t")]
         assert versions == ([[3, 2, 1, 0]] if left == [10] else [])
     after.delete("t")
@@ -245,45 +213,27 @@ def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path):
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == ["next", *found]
 
 
-def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
+def test_a_repeated_request_meets_its_own_object(url, monkeypatch, saver):
     """A client that gets no answer sends a request again, and its own object is there."""
 
     def twice(create):
         return lambda *args: (create(*args), create(*args))
 
-    saver = ObjectStoreSaver(url)
     replace_operation(monkeypatch, "create", twice)
     put_numbers(saver, 3)
     saver.prune("t", keep_last=2)
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1]
 
 
-def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch):
+def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch, saver):
     """Another writer's object was there, and a delete has removed it since."""
-    refusals = iter([FileExistsError])
 
-    def refusing_once(create):
-        def refuse_or_create(*args):
-            for refusal in refusals:
-                raise refusal
-            create(*args)
+    def refuse():
+        raise FileExistsError
 
-        return refuse_or_create
-
-    saver = ObjectStoreSaver(url)
-    replace_operation(monkeypatch, "create", refusing_once)
+    act_beside(monkeypatch, "create", refuse)
     saver.put(CONFIG, make(1))
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [1]
-
-
-def test_a_run_goes_on_in_another_object(url):
-    def ask(state):
-        raise GraphInterrupt("why")
-
-    graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("b", ask)
-    graph = graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
-    graph.compile(checkpoint_saver=ObjectStoreSaver(url)).invoke({}, CONFIG)
-    assert [interrupt.thread_id for interrupt in ObjectStoreSaver(url).interrupts()] == ["t"]
 
 
 @pytest.mark.parametrize("wrong", ["", None, 3, "nonsense://x", "memory://a*b"])
@@ -309,8 +259,7 @@ SEGMENT = "00000001.00000000000000000000"
         *(f"t/~/{SEGMENT[:-1]}1/file", f".{'0' * 32}/file"),
     ],
 )
-def test_objects_of_others_are_passed_over(url, name):
-    saver = ObjectStoreSaver(url)
+def test_objects_of_others_are_passed_over(url, name, saver):
     saver.put(CONFIG, make(1))
     with fsspec.open(f"{url}/{name}", "wb", auto_mkdir=True) as foreign:
         foreign.write(b"text")
@@ -321,16 +270,6 @@ def test_objects_of_others_are_passed_over(url, name):
     assert (saver.delete("t"), saver.delete("t")) == (True, False)
     with fsspec.open(f"{url}/{name}", "rb") as foreign:
         assert foreign.read() == b"text"
-
-
-@pytest.mark.requirement("H49")
-def test_old_threads_are_archived_there(url, tmp_path):
-    live = FileSystemSaver(tmp_path / "live")
-    archive = ObjectStoreSaver(url)
-    put_numbers(live, 3)
-    copy_thread(live, "t", archive, "t")
-    live.delete("t")
-    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]
 
 
 def test_what_was_written_before_a_run_is_no_conflict(saver, other):
@@ -350,14 +289,13 @@ def test_what_was_written_before_a_run_is_no_conflict(saver, other):
     assert numbers(saver.list(nested)) == [6]
 
 
-def test_two_writers_append_an_id_at_the_same_place(url):
+def test_two_writers_append_an_id_at_the_same_place(url, other):
     one = ObjectStoreSaver(url)
-    two = ObjectStoreSaver(url)
     one.put(CONFIG, make(0))
-    assert numbers(two.list(CONFIG)) == [0]
-    for number, saver in enumerate((one, two), 1):
+    assert numbers(other.list(CONFIG)) == [0]
+    for number, saver in enumerate((one, other), 1):
         saver.put(CONFIG, Checkpoint(id="same", node_id="a", next_node_id="b", state={"n": number}))
-    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [2, 1, 0]
+    assert numbers(one.list(CONFIG)) == numbers(other.list(CONFIG)) == [2, 1, 0]
 
 
 def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(saver, other):
@@ -384,17 +322,7 @@ def test_a_copy_whose_source_is_deleted_as_it_begins_finds_none(url, monkeypatch
 
 def test_the_key_of_a_log_that_is_replaced_as_it_is_read(url, monkeypatch, saver):
     put_numbers(saver, 2)
-    prunes = iter([1])
-
-    def prune_and_read(read):
-        def operate(*arguments):
-            for keep_last in prunes:
-                ObjectStoreSaver(url).prune("t", keep_last=keep_last)
-            return read(*arguments)
-
-        return operate
-
-    replace_operation(monkeypatch, "read", prune_and_read)
+    act_beside(monkeypatch, "read", lambda: ObjectStoreSaver(url).prune("t", keep_last=1))
     assert saver.own_key(CONFIG) is None
 
 
@@ -428,22 +356,6 @@ def find_everywhere(saver, config):
 
 
 @pytest.mark.parametrize("count", range(8))
-def test_a_nested_history_is_in_one_place_after_a_release_that_died(url, monkeypatch, count):
-    saver = ObjectStoreSaver(url)
-    nested = CONFIG.replace(checkpoint_ns="sub")
-    for number in range(2):
-        saver.put(CONFIG, make(number))
-        saver.put(nested, make(number))
-    with monkeypatch.context() as patch, suppress(Died):
-        die_at(patch, count, ["create"])
-        saver.release(CONFIG)
-    other = ObjectStoreSaver(url)
-    other.put(nested, make(2))
-    other.put(CONFIG, make(2))
-    assert [find_everywhere(other, config) for config in (nested, CONFIG)] == [[0, 1, 2], [0, 1, 2]]
-
-
-@pytest.mark.parametrize("count", range(8))
 def test_a_thread_whose_release_died_is_listed(url, monkeypatch, saver, other, count):
     for config in (CONFIG, CONFIG.replace(checkpoint_ns="sub")):
         saver.put(config, make(1))
@@ -465,26 +377,16 @@ def finish_and_go_on(saver, config, oldest):
 @pytest.mark.parametrize("change", [remove_oldest, finish_and_go_on])
 @pytest.mark.parametrize("operation", ["create", "exists", "scan"])
 @pytest.mark.parametrize("count", range(12))
-def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(url, monkeypatch, operation, count, change):
-    saver = ObjectStoreSaver(url)
+def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(
+    monkeypatch, operation, count, change, other, saver
+):
     nested = CONFIG.replace(checkpoint_ns="sub")
     for number in range(3):
         saver.put(CONFIG, make(number))
         saver.put(nested, make(number))
-    other = ObjectStoreSaver(url)
     oldest = saver.list(nested)[-1]
-    calls = itertools.count()
-
-    def change_beside(call):
-        def operate(*arguments):
-            if next(calls) == count:
-                change(other, nested, oldest)
-            return call(*arguments)
-
-        return operate
-
     with monkeypatch.context() as patch:
-        replace_operation(patch, operation, change_beside)
+        calls = act_beside(patch, operation, lambda: change(other, nested, oldest), count)
         saver.release(CONFIG)
     if next(calls) <= count:
         change(other, nested, oldest)

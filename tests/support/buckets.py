@@ -1,5 +1,7 @@
 """Object storage whose requests are answered in another way, and writers that die between two of them."""
 
+from itertools import count
+
 from savers._objects import Bucket
 from tests.support.disks import Died
 
@@ -25,3 +27,23 @@ def die_at(monkeypatch, number, operations=OPERATIONS):
 
     for name in operations:
         replace_operation(monkeypatch, name, dying)
+
+
+def act_beside(monkeypatch, name, act, number=0, *, is_done=False):
+    """Let something happen before an operation with a number, or when it is done; return an iterator that counts them."""
+    numbers = count()
+
+    def beside(operation):
+        def operate(*args):
+            is_now = next(numbers) == number
+            if is_now and not is_done:
+                act()
+            found = operation(*args)
+            if is_now and is_done:
+                act()
+            return found
+
+        return operate
+
+    replace_operation(monkeypatch, name, beside)
+    return numbers

@@ -32,7 +32,6 @@ from savers._log.frame import (
     TRAILER_SIZE as TRAILER_SIZE,
     WRITE as WRITE,
     pack_frame as pack_frame,
-    parse_extent as parse_extent,
     parse_frame as parse_frame,
 )
 from savers._log.sealing import read_key_id as read_key_id
@@ -229,14 +228,6 @@ def limit_cache(monkeypatch, size):
 def limit_descriptors(monkeypatch, count):
     """Let savers believe that the process may open a number of files."""
     monkeypatch.setattr(catalogue, "_max_descriptors", lambda: count)
-
-
-def refuse_flags(monkeypatch, *flags):
-    """Let a reader refuse some flags, as a reader of an older format does."""
-    known = frame._KNOWN_FLAGS
-    for flag in flags:
-        known &= ~flag
-    monkeypatch.setattr(frame, "_KNOWN_FLAGS", known)
 
 
 def limit_keyframe_distance(monkeypatch, distance):

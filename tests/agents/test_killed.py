@@ -2,6 +2,7 @@
 
 import os
 import random
+from functools import partial
 
 import pytest
 
@@ -40,36 +41,6 @@ def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, progr
     assert kills >= sweep.count(20, 3)
 
 
-def kill_at_random_times(start, wanted, times, chance):
-    """Kill conversations four times each, at times from a range.
-
-    Args:
-        start: starts a conversation, by its number.
-        wanted: how many conversations and how many kills there are at least.
-        times: the earliest and the latest time, in seconds.
-        chance: the source of the times.
-    """
-    kills = 0
-    for number in range(4 * wanted):
-        killed = start(number)
-        for _ in range(4):  # not until it ends: a busy machine may never get that far
-            kills += killed.run("timer", chance.uniform(*times))
-        killed.finish()
-        if number >= wanted - 1 and kills >= wanted:
-            break
-    assert kills >= wanted
-
-
-def test_killed_at_random_times(tmp_path, program, undisturbed, sweep):
-    _, expected = undisturbed
-
-    def start(number):
-        return Killed(program, tmp_path / f"{number}", expected)
-
-    wanted = sweep.count(10, 1)  # 30 for the three ways to run
-    kill_at_random_times(start, wanted, (0.005, 0.1), random.Random("kills"))
-
-
 # The model is a server of chat completions, which counts the calls
 
 
@@ -95,10 +66,16 @@ def test_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path, lau
         assert sorted(made_in(undisturbed)) == sorted(MODEL_CALLS + TOOL_CALLS)
         expected = transcript_of(undisturbed)
 
-        def start(number):
+        wanted = sweep.count(10, 1)  # 30 for the three ways to run
+        chance = random.Random(f"protocol {how}")
+        kills = 0
+        for number in range(4 * wanted):
             directory = tmp_path / f"{number}"
             server.requests.clear()
-            return Killed(program, directory, expected, lambda: made_in(directory))
-
-        wanted = sweep.count(10, 1)  # 30 for the three ways to run
-        kill_at_random_times(start, wanted, (0.02, 0.3), random.Random(f"protocol {how}"))
+            killed = Killed(program, directory, expected, partial(made_in, directory))
+            for _ in range(4):  # not until it ends: a busy machine may never get that far
+                kills += killed.run("timer", chance.uniform(0.02, 0.3))
+            killed.finish()
+            if number >= wanted - 1 and kills >= wanted:
+                break
+        assert kills >= wanted

@@ -22,7 +22,16 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
 )
-from graphkit.agents import Agent, AgentBuilder, AgentBuilderDirector, AgentConfig, AgentFactory, DefaultState, tool
+from graphkit.agents import (
+    Agent,
+    AgentBuilder,
+    AgentBuilderDirector,
+    AgentConfig,
+    AgentFactory,
+    DefaultState,
+    builder,
+    tool,
+)
 from savers import FileSystemSaver, MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 from tests.support.sweeps import ALL
@@ -193,12 +202,51 @@ def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
     asyncio.run(use())
 
 
-def test_a_saver_that_was_passed_in_stays_open():
+class Closable(Script):
+    is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+@pytest.mark.parametrize("close", [Agent.close, lambda agent: asyncio.run(agent.aclose())], ids=["close", "aclose"])
+def test_a_model_made_from_settings_is_closed_with_the_agent_and_nothing_that_was_passed_in(close, monkeypatch):
+    made = Closable("x")
+    given = Closable("y")
     closed = []
-    saver = SaverInMemory(closed).build()
-    with AgentBuilder().with_chat(echo).with_checkpointer(saver).build() as agent:
-        agent.run("hello", "t")
+    monkeypatch.setattr(builder, "make_model", lambda config: made if config == "openai:m" else config)
+    chats = AgentBuilder().with_chat("openai:m").with_chat(given)
+    close(chats.with_checkpointer(SaverInMemory(closed).build()).build())
+    assert made.is_open is False
+    assert given.is_open is True
     assert closed == []
+
+
+@pytest.mark.requirement("P7")
+def test_a_mapping_is_a_checkpointer(tmp_path):
+    settings = {"type": "sqlite", "config": {"db_file": str(tmp_path / "agent.db")}}
+    with AgentBuilder().with_chat(Script("one", "two")).with_checkpointer(settings).build() as agent:
+        agent.run("go", "t")
+    with AgentBuilder().with_chat(Script("one", "two")).with_checkpointer(settings).build() as agent:
+        assert contents(agent.run("go on", "t"), "assistant") == ["one", "two"]
+
+
+@pytest.mark.requirement("P7")
+def test_a_wrong_mapping_is_an_error_with_its_cause():
+    for settings in ({"type": "dream"}, {"colour": 1}, 7):
+        with pytest.raises(ValueError, match="Invalid checkpointer configuration: ") as raised:
+            AgentBuilder().with_checkpointer(settings)
+        assert isinstance(raised.value.__cause__, CheckpointerConfigurationError)
+
+
+@pytest.mark.requirement("P4")
+def test_a_checkpointer_that_is_not_enabled_stores_nothing(tmp_path):
+    settings = {"type": "file", "config": {"base_directory": str(tmp_path / "runs")}, "enabled": False}
+    agent = AgentBuilder().with_chat(Script("one")).with_checkpointer(settings).build()
+    assert contents(agent.run("go"), "assistant") == ["one"]
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(CheckpointerConfigurationError):
+        agent.get_state("t")
 
 
 # State types

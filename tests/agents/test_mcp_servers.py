@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import END, START, RetryPolicy, StateGraph
-from graphkit.agents import AgentBuilder, ToolError
+from graphkit.agents import AgentBuilder, ToolError, make_model
 from graphkit.agents.mcp_servers import McpServers
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
@@ -295,16 +295,6 @@ def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
     assert asyncio.run(use()) is None
 
 
-@pytest.mark.usefixtures("short_ends")
-def test_a_server_that_does_not_answer_is_not_left_running():
-    async def use():
-        with pytest.raises(McpServerError):
-            await McpServers({"late": {"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}}).atools()
-        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
-
-    assert asyncio.run(use()) == []
-
-
 def test_a_cancelled_call_leaves_the_connection_usable(plain):
     async def use(call):
         process = await call["process"]()
@@ -455,6 +445,7 @@ def test_a_call_has_a_time_limit_unless_the_settings_have_none(plain):
     assert limits(tools={"add": {"timeout": 2}, "wait": None}, calls={"timeout": 9}) == {"add": 2, "wait": 9}
 
 
+@pytest.mark.requirement("P11")
 def test_the_settings_say_what_a_failed_call_does(plain):
     again = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
     settings = plain.settings | {"tools": {"die": {"retry": again}, "complain": {"retry": again}}}
@@ -539,16 +530,18 @@ def test_wrong_settings_are_refused_by_name():
         ({"s": {"url": "localhost"}}, "url: must be an address"),
         ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url: must not contain a user or a password"),
     ):
-        with pytest.raises(AgentConfigurationError) as caught:
-            McpServers(servers)
-        assert message in str(caught.value)
-        assert SECRET not in str(caught.value)
+        for take in (McpServers, AgentBuilder().with_mcp_servers):
+            with pytest.raises(AgentConfigurationError) as caught:
+                take(servers)
+            assert message in str(caught.value)
+            assert SECRET not in str(caught.value)
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"mcp is not installed; .*graphkit-durable\[agents\]"):
-        McpServers({"s": GOOD})
+    for package, make in (("mcp", lambda: McpServers({"s": GOOD})), ("openai", lambda: make_model("openai:m"))):
+        with pytest.raises(MissingDependencyError, match=rf"{package} is not installed; .*graphkit-durable\[agents\]"):
+            make()
 
 
 # ---------------------------------------------------------------------------------------------- variables

@@ -145,6 +145,8 @@ def test_wrong_options_are_refused():
     ):
         with pytest.raises(ValueError, match=problem):
             tool(ship, **options)
+    with pytest.raises(TypeError, match="cannot be called"):
+        Tool(name="x", description="", parameters={}, function="f", is_async=False)
 
 
 def takes_nothing():

@@ -22,16 +22,12 @@ from graphkit import (
 )
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from savers.langgraph import (
-    FileSystemCheckpointSaver,
-    SqliteCheckpointSaver,
-    export_langgraph_sqlite,
-    import_langgraph_sqlite,
-)
+from savers.langgraph import FileSystemCheckpointSaver, export_langgraph_sqlite, import_langgraph_sqlite
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
+from tests.support.langgraph_checkpoints import put
 from tests.support.terminal import graphkit
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -141,22 +137,15 @@ KINDS = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2},
 
 
 def test_every_kind_of_value_is_moved(tmp_path, file):
+    saver = open_store(tmp_path / "runs")
     values = {str(number): value for number, value in enumerate(KINDS)}
-    versions = dict.fromkeys(values, "1")
-    versions["empty"] = "2"
-    checkpoint = empty_checkpoint()
-    checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = versions
-    runs = tmp_path / "runs"
-    saver = open_store(runs)
-    stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
+    stored = put(saver, **values)
     saver.put_writes(stored, [*values.items()], "task", "path")
-    assert export_langgraph_sqlite(runs, file).ok
+    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
     with database(file) as target:
         (found,) = target.list(None)
-    original = saver.get_tuple(CONFIG)
-    assert repr(found.pending_writes) == repr(original.pending_writes)
+    assert repr(found.pending_writes) == repr(saver.get_tuple(CONFIG).pending_writes)
 
 
 def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
@@ -189,23 +178,6 @@ def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
 
 
 # Again
-
-
-KILLED = """
-import os, signal, sys
-from savers.langgraph import export_langgraph_sqlite
-def stop(done, total, thread):
-    if done == 12:
-        os.kill(os.getpid(), signal.SIGKILL)
-export_langgraph_sqlite(sys.argv[1], sys.argv[2], progress=stop)
-"""
-
-
-def test_an_export_whose_process_was_killed_goes_on(runs, file, launcher):
-    assert launcher.run("-c", KILLED, runs, file).returncode == -9
-    report = export_langgraph_sqlite(runs, file)
-    assert (report.ok, report.skipped) == (True, 12)
-    assert_same(runs, file)
 
 
 @pytest.mark.sweep(4)
@@ -405,16 +377,12 @@ def test_a_package_that_is_missing_is_named(runs, file, monkeypatch):
     assert not file.exists()
 
 
-# From databases
-
-
-def test_a_database_is_exported_in_place(runs, file):
-    with SqliteCheckpointSaver(file) as saver:
-        assert graphkit("copy", runs, "--to", f"sqlite:{file}").code == 0
-        report = export_langgraph_sqlite(saver.store, file, threads=["loop"])
-        assert (report.ok, report.threads) == (True, 1)
+def test_the_keys_of_a_store_are_refused_with_a_saver(file):
+    with database(file), FileSystemSaver(file.parent / "runs") as saver:
         with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
-            export_langgraph_sqlite(saver.store, file, cipher={"k": bytes(32)})
+            export_langgraph_sqlite(saver, file, cipher={"k": bytes(32)})
+        with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
+            import_langgraph_sqlite(file, saver, cipher={"k": bytes(32)})
 
 
 # The command

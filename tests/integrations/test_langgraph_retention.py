@@ -3,8 +3,8 @@
 import asyncio
 import os
 import threading
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from unittest import mock
 
 import pytest
 from langgraph.types import Command
@@ -45,12 +45,16 @@ def read_states(app):
 
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
 def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
-    run_delta(saver, frequency)
+    app = run_delta(saver, frequency)
+    log = app.get_state(THREAD).values["log"]
     saver.copy_thread("t", "u")
     saver.prune(["u"])
     saver.store.prune("t", keep_last=1)
-    histories = [[info.id for info in saver.store.history(RunnableConfig(name))] for name in ("t", "u")]
+    histories = [[info.id for info in saver.store.history(name)] for name in ("t", "u")]
     assert histories[0] == histories[1]
+    for config in (THREAD, thread("u")):
+        assert app.get_state(config).values["log"] == log
+        assert app.invoke({"n": 12}, config)["log"] == [*log, "a12", "b13"]
 
 
 def test_parents_in_a_circle_or_missing_end_the_search():
@@ -149,12 +153,9 @@ def fill(directory):
     return saver
 
 
-@contextmanager
 def without_background_thread():
-    """Leaves the sweeps to the test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PeriodicSweep, "start", lambda *_, **__: None)
-        yield
+    """Leave the sweeps to the test."""
+    return mock.patch.object(PeriodicSweep, "start")
 
 
 def test_threads_without_a_write_for_the_ttl_are_deleted(tmp_path):
@@ -179,19 +180,11 @@ def test_without_ttl_nothing_is_deleted(tmp_path):
     assert "graphkit-ttl" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
-@pytest.mark.parametrize("write", ["answer", "put_writes", "update"])
-def test_a_write_restarts_the_time(tmp_path, write):
+def test_a_write_restarts_the_time(tmp_path):
     fill(tmp_path)
     with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        app = graphs.nested().compile(checkpointer=saver)
-        waiting = thread("waiting")
-        if write == "answer":
-            app.invoke(Command(resume="yes"), waiting)
-        elif write == "put_writes":
-            latest = app.get_state(waiting).config
-            saver.put_writes(latest, [("log", ["x"])], "task")
-        else:
-            app.update_state(waiting, {"log": ["x"]})
+        latest = saver.get_tuple(thread("waiting")).config
+        saver.put_writes(latest, [("log", ["x"])], "task")
         assert saver.sweep_ttl() == 2
         assert "waiting" in saver.store.threads()
 

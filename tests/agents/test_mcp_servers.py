@@ -199,13 +199,18 @@ def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain
     assert plain.calls().count("start") == 2
 
 
-def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
+def test_a_call_in_whose_midst_the_server_dies_is_repeated_once_if_it_only_reads_and_else_not(plain):
     async def use(call):
         with pytest.raises(McpServerError, match="the server may have executed it") as caught:
             await call["die"](how_often=1)
         assert caught.value.server == "test"
         assert plain.calls().count("die") == 1
         assert await call["die"](how_often=1) == "alive in attempt 2"
+        assert await call["die_reading"](how_often=1) == "alive in attempt 2"
+        plain.journal.write_text("", encoding="utf-8")
+        with pytest.raises(McpServerError, match="could not call die_reading: "):
+            await call["die_reading"](how_often=5)
+        assert plain.calls().count("die_reading") == 2
 
     use_tools(plain, use)
 
@@ -222,17 +227,6 @@ def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
 
     use_tools(plain, use)
     assert plain.calls() == ["start", "refuse_and_die"]
-
-
-def test_a_call_that_only_reads_is_repeated_once(plain):
-    async def use(call):
-        assert await call["die_reading"](how_often=1) == "alive in attempt 2"
-        plain.journal.write_text("", encoding="utf-8")
-        with pytest.raises(McpServerError, match="could not call die_reading: "):
-            await call["die_reading"](how_often=5)
-        assert plain.calls().count("die_reading") == 2
-
-    use_tools(plain, use)
 
 
 @pytest.mark.requirement("P83")

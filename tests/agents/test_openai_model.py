@@ -459,30 +459,21 @@ def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
     assert r"'\udce9'" in record.getMessage()
 
 
-@pytest.mark.parametrize("result", [HALF, {"sizes": {HALF: [HALF]}}], ids=ascii)
-def test_a_result_of_a_tool_is_sent(build, result):
+@pytest.mark.parametrize("result", [HALF, {"sizes": {HALF: [HALF]}}, ValueError(HALF)], ids=ascii)
+def test_a_result_or_an_error_of_a_tool_is_sent(build, result):
     def look() -> object:
         """Look."""
+        if isinstance(result, ValueError):
+            raise result
         return result
 
     with chat_server.start([calls(("look", {})), text("done"), text("bye")]) as server:
         agent = build(server, look)
-        state = agent.run("go", "t")
+        (content,) = contents(agent.run("go", "t"))
         assert agent.run("more", "t")["messages"][-1]["content"] == "bye"
-    content = state["messages"][2]["content"]
     assert "\\udce9" in content
     assert HALF not in content
-    content.encode()
-
-
-def test_the_error_of_a_tool_is_sent(build):
-    def look():
-        """Look."""
-        raise ValueError(HALF)
-
-    with chat_server.start([calls(("look", {})), text("done")]) as server:
-        build(server, look).run("go", "t")
-    assert r"\udce9" in sent_texts(server)[2]
+    assert sent_texts(server)[2] == content
 
 
 def test_what_other_steps_and_inputs_store_is_sent(build):

@@ -79,18 +79,12 @@ def test_a_conversation_goes_on_in_another_process(backend, in_process):
 @pytest.mark.requirement("P46")
 def test_an_approval_is_given_by_a_third_process(backend, in_process):
     content, waiting, sold = in_process(backend, "sell tea rum")
-    assert content is None
-    assert set(waiting) == {"tea", "rum"}
-    assert sold == []
-
+    assert (content, set(waiting), sold) == (None, {"tea", "rum"}, [])
     kind, location = backend
     with get_saver(kind, **location) as saver:
         answer(saver, "t", True, interrupt=waiting["tea"])
     content, waiting, sold = in_process(backend, None)
-    assert set(waiting) == {"rum"}
-    assert sold == ["tea"]
-
+    assert (set(waiting), sold) == ({"rum"}, ["tea"])
     content, waiting, sold = in_process(backend, {"answer": {"approved": False, "reason": "too strong"}})
-    assert waiting == {}
-    assert sold == []
+    assert (waiting, sold) == ({}, [])
     assert content == "sold tea; The call was not executed: a human refused it: too strong"

@@ -4,7 +4,6 @@ Each story is watch_story once with each saver, and what is seen of it must be t
 """
 
 import asyncio
-import copy
 
 import pytest
 from langgraph._internal import _serde
@@ -208,11 +207,3 @@ def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path
     assert found == {"note": note, "more": [added]}
     final = graph.invoke({"note": old}, CONFIG)
     assert final == {"note": note, "more": [added, added]}
-
-
-def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path)
-    graphs.notes().compile(checkpointer=saver).invoke({"note": graphs.Note("old")}, CONFIG)
-    allowing = saver.with_allowlist([(graphs.Note.__module__, "Note")])
-    assert graphs.notes().compile(checkpointer=allowing).get_state(CONFIG).values["note"] == graphs.Note("new")
-    assert copy.copy(allowing).get_tuple(CONFIG) == allowing.get_tuple(CONFIG)

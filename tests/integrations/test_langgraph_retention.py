@@ -189,7 +189,7 @@ def test_a_write_restarts_the_time(tmp_path):
         assert "waiting" in saver.store.threads()
 
 
-def note_deletion(monkeypatch, wanted, failures=()):
+def note_deletion(monkeypatch, wanted, failures):
     """Return an event that is set when a thread was deleted; its deletion fails before."""
     deleted = threading.Event()
     delete_idle = FileSystemSaver.delete_idle
@@ -207,15 +207,7 @@ def note_deletion(monkeypatch, wanted, failures=()):
     return deleted
 
 
-def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
-    fill(tmp_path)
-    deleted = note_deletion(monkeypatch, "waiting")  # the last of the threads
-    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        assert deleted.wait(WAIT)
-        assert saver.store.threads() == ["own", "recent"]
-
-
-def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
+def test_a_sweep_in_the_background_logs_an_error_and_tries_again_in_the_next_round(tmp_path, monkeypatch, caplog):
     fill(tmp_path)
     monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))
     refused = CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from graphkit import NodeExecutionError, RunnableConfig, StreamingOutput
+from graphkit import RunnableConfig, StreamingOutput
 from graphkit.agents import AgentBuilder
 from savers import MemorySaver
 from tests.support.agents import AsyncScript, Script, call, calling, texts
@@ -69,25 +69,6 @@ def test_a_piece_arrives_before_the_model_is_done():
             pieces.append(output.chunk)
             heard.set()
     assert pieces == ["first", "second"]
-
-
-def test_a_model_that_fails_in_mid_answer_fails_the_step_and_the_call_is_made_again():
-    class Model(Script):
-        attempts = 0
-
-        def request(self, messages, tools=(), on_text=None):
-            self.attempts += 1
-            if self.attempts == 1:
-                on_text("half")
-                raise ConnectionError("gone")
-            return super().request(messages, tools, on_text)
-
-    agent = build(Model("whole", pieces=True), MemorySaver())
-    seen = []
-    with pytest.raises(NodeExecutionError, match="gone"):
-        seen.extend(agent.stream("go", "t"))
-    assert agent.get_state("t").next == "chat"
-    assert texts(agent.stream(None, "t")) == ["whole"]
 
 
 def test_closing_the_stream_ends_the_request():

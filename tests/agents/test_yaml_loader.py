@@ -21,19 +21,6 @@ from tests.agents import application
 from tests.support.agents import APP, STEPS
 
 
-@pytest.mark.requirement("P40")
-def test_an_agent_is_loaded_and_its_runs_persist(write):
-    path = write(f"name: assistant\ncheckpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
-    first = load_agent(path)
-    assert first.name == "assistant"
-    first.run("Hello", "t")
-    first.graph.compile_config.saver.close()
-    second = load_agent(path)
-    messages = second.run("Again", "t")["messages"]
-    second.graph.compile_config.saver.close()
-    assert [message["content"] for message in messages] == ["Hello", "You said: Hello", "Again", "You said: Again"]
-
-
 def test_everything_that_a_file_may_have(write):
     write(f"steps: [{{type: function, function: '{APP}:Shop.ship'}}]\nstate_type: '{APP}:OrderState'\n", "inner.yaml")
     path = write(

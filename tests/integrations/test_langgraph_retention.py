@@ -180,15 +180,6 @@ def test_without_ttl_nothing_is_deleted(tmp_path):
     assert "graphkit-ttl" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
-def test_a_write_restarts_the_time(tmp_path):
-    fill(tmp_path)
-    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        latest = saver.get_tuple(thread("waiting")).config
-        saver.put_writes(latest, [("log", ["x"])], "task")
-        assert saver.sweep_ttl() == 2
-        assert "waiting" in saver.store.threads()
-
-
 def note_deletion(monkeypatch, wanted, failures):
     """Return an event that is set when a thread was deleted; its deletion fails before."""
     deleted = threading.Event()
@@ -223,12 +214,6 @@ def test_closing_ends_the_thread(tmp_path):
         background = saver._sweeper._thread
         assert background.daemon
     assert not background.is_alive()
-
-    async def run():
-        async with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-            return saver._sweeper._thread
-
-    assert not asyncio.run(run()).is_alive()
 
 
 def test_a_program_ends_although_it_closes_nothing(tmp_path):

@@ -276,11 +276,13 @@ def test_an_error_of_the_handler_passes_through_and_nothing_is_asked_again(conne
 def test_calls_of_compatible_servers_are_distinguished(connect, one, other):
     body = ""
     for name, piece in (("f", one), ("g", other)):
-        delta = {"tool_calls": [piece | {"function": {"name": name, "arguments": "{}"}}]}
+        function = {"name": name, "arguments": "{}"}
+        delta = {"tool_calls": [piece | {"function": function}]}
         event = json.dumps({"choices": [{"delta": delta}]})
         body += f"data: {event}\n\n"
     body += 'data: {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}\n\n'
-    with chat_server.start([Reply(body=body, headers={"content-type": "text/event-stream"})]) as server:
+    reply = Reply(body=body, headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply]) as server:
         message = connect(server).request(QUESTION, TOOLS, lambda text: None)
     assert [each["function"]["name"] for each in message["tool_calls"]] == ["f", "g"]
     first, second = (each["id"] for each in message["tool_calls"])

@@ -172,10 +172,14 @@ def test_what_config_holds_is_as_if_the_step_had_it():
     model = {"provider": "openai", "model": "gpt-4", "api_key_env": None, "retry": {"max_attempts": 2}}
     others = {"prompt_template": "{input}", "tools": [f"{APP}:find_order"], "max_parallel_tools": 2}
     flat = AgentConfig.from_dict({"steps": [{"type": "llm", "name": "chat", "model": model, **others}]})
-    assert step_of({**model, **others}, name="chat") == flat.steps[0]
-    assert step_of(others, name="chat", model=model) == flat.steps[0]
-    assert step_of(model, name="chat", **others) == flat.steps[0]
-    assert step_of({**others, "provider": None, "api_key_env": None}, name="chat", model=model) == flat.steps[0]
+    for config, step in (
+        (model | others, {}),
+        (others, {"model": model}),
+        (model, others),
+        (others | {"provider": None, "api_key_env": None}, {"model": model}),
+    ):
+        merged = step_of(config, name="chat", **step)
+        assert merged == flat.steps[0]
     assert AgentConfig.from_dict(flat.to_dict()) == flat
 
 

@@ -231,13 +231,6 @@ def test_each_agent_file_is_valid(path, monkeypatch):
     assert check_agent_file(path, environment=environment).name == path.stem
 
 
-def test_the_conversation_of_a_file_remembers(run_file, tmp_path):
-    with chat_server.start(lambda request: chat_server.text(f"{len(request['messages'])} messages")) as server:
-        assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
-        assert "4 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
-        assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n", thread="bob")
-
-
 def plan(request):
     """Answer as a model that plans a journey."""
     results = [message["content"] for message in request["messages"] if message["role"] == "tool"]

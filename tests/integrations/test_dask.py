@@ -94,7 +94,8 @@ def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, store, tmp
     given = {"folder": str(tmp_path)}
     final = graph.invoke(given, CONFIG)
     assert (tmp_path / "died").exists()
-    logged, processes = zip(*(word.split() for word in final["log"]), strict=True)
+    words = [word.split() for word in final["log"]]
+    logged, processes = zip(*words, strict=True)
     assert [*logged] == names
     assert str(os.getpid()) not in processes
     assert effects(tmp_path, names) == ["x"] * 4

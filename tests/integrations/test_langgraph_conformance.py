@@ -76,11 +76,15 @@ def test_only_what_changed_is_serialized_and_stored(saver):
     with mock.patch.object(saver.serde, "dumps_typed", wraps=saver.serde.dumps_typed) as dumps:
         for n in range(1, 11):
             checkpoint = saver.get_tuple(config).checkpoint | {"id": empty_checkpoint()["id"]}
-            new = {"n": saver.get_next_version(checkpoint["channel_versions"]["n"], None)}
+            versions = checkpoint["channel_versions"]
+            new = {"n": saver.get_next_version(versions["n"], None)}
+            versions |= new
             checkpoint["channel_values"]["n"] = n
-            checkpoint["channel_versions"] |= new
-            config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
+            metadata = {"source": "loop", "step": n}
+            config = saver.put(config, checkpoint, metadata, new)
     dumps.assert_any_call(10)
     assert mock.call(big) not in dumps.mock_calls
-    assert saver.store.size("t") - before < 10_000
-    assert values_of(saver.get_tuple(config)) == {"big": big, "n": 10}
+    after = saver.store.size("t")
+    assert after - before < 10_000
+    found = saver.get_tuple(config)
+    assert values_of(found) == {"big": big, "n": 10}

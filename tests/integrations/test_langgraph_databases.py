@@ -165,10 +165,13 @@ def test_idle_threads_are_deleted_by_the_times_of_their_checkpoints(opener):
     saver._sweeper.stop()  # in the background it may delete the old thread first
     for name, age in (("old", 20), ("recent", 5)):
         checkpoint = empty_checkpoint()
-        checkpoint["ts"] = (datetime.now(UTC) - age * DAY).isoformat()
-        saver.put(thread(name), checkpoint, {"step": -1}, {})
+        made_at = datetime.now(UTC) - age * DAY
+        checkpoint["ts"] = made_at.isoformat()
+        own = thread(name)
+        saver.put(own, checkpoint, {"step": -1}, {})
     assert saver.sweep_ttl() == 1
-    assert [*saver.store.threads()] == ["recent"]
+    left = [*saver.store.threads()]
+    assert left == ["recent"]
 
 
 @parametrize("MemorySaver", "ListingSaver")

@@ -131,12 +131,16 @@ def test_every_kind_of_value_is_moved(tmp_path, file):
     saver = open_store(tmp_path / "runs")
     values = {str(number): value for number, value in enumerate(KINDS)}
     stored = put(saver, **values)
-    saver.put_writes(stored, [*values.items()], "task", "path")
-    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
-    assert import_langgraph_sqlite(file, tmp_path / "again").ok
+    writes = [*values.items()]
+    saver.put_writes(stored, writes, "task", "path")
+    exported = export_langgraph_sqlite(tmp_path / "runs", file)
+    assert exported.ok
+    imported = import_langgraph_sqlite(file, tmp_path / "again")
+    assert imported.ok
     with database(file) as target:
         (found,) = target.list(None)
-    assert repr(found.pending_writes) == repr(saver.get_tuple(CONFIG).pending_writes)
+    original = saver.get_tuple(CONFIG)
+    assert repr(found.pending_writes) == repr(original.pending_writes)
 
 
 def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
@@ -198,8 +202,10 @@ def test_what_was_added_since_is_added(runs, file):
     """The waiting checkpoint gets the answer as another write; then new checkpoints follow."""
     steps = []
     first = export_langgraph_sqlite(runs, file, progress=lambda *step: steps.append(step))
-    assert first.checkpoints == count(runs)
-    assert [step[:2] for step in steps] == [(number, count(runs)) for number in range(1, count(runs) + 1)]
+    total = count(runs)
+    assert first.checkpoints == len(steps) == total
+    last = steps[-1]
+    assert last[:2] == (total, total)
     assert_same(runs, file)
     app = graphs.nested().compile(checkpointer=open_store(runs))
     app.invoke(Command(resume="yes"), thread("nested"))

@@ -111,10 +111,12 @@ def test_async_methods_do_the_same(cache):
 
 def test_types_make_the_list_of_types_strict(cache, open_cache):
     note = Note("text")
-    cache.set({KEY: ({"note": note}, None), OTHER: (1, None)})
+    value = {"note": note}
+    cache.set({KEY: (value, None), OTHER: (1, None)})
     strict = open_cache(types=[Other])
+    refused = {ELSEWHERE: ([note], None)}
     with pytest.raises(CheckpointSerializationError, match=r"add Note there") as caught:
-        strict.set({ELSEWHERE: ([note], None)})
+        strict.set(refused)
     assert caught.value.path == "cache['graph', 'elsewhere']['key'][0]"
     with pytest.raises(CheckpointSerializationError) as caught:
         strict.get([KEY])
@@ -123,7 +125,7 @@ def test_types_make_the_list_of_types_strict(cache, open_cache):
     assert "on_blocked_type" not in str(caught.value)
     assert strict.get([OTHER, ELSEWHERE]) == {OTHER: 1}
     for reader in (cache, open_cache(types=[Note])):
-        assert reader.get([KEY]) == {KEY: {"note": note}}
+        assert reader.get([KEY]) == {KEY: value}
 
 
 def test_reading_a_value_imports_nothing_that_it_names(open_cache):

@@ -215,6 +215,9 @@ def test_event_loops_and_threads_use_one_saver_at_once(tmp_path):
         running.append(pool.submit(run_without_loop, "sync"))
         for future in running:
             future.result()
-        for name in (f"loop{n}-{task}" for n in range(loops) for task in range(tasks)):
-            assert [values_of(found)["a"] for found in saver.list(thread(name))] == list(reversed(range(puts)))
+        for n in range(loops):
+            for task in range(tasks):
+                listed = saver.list(thread(f"loop{n}-{task}"))
+                values = [values_of(found)["a"] for found in listed]
+                assert values == [*reversed(range(puts))]
         assert saver.store.verify().ok

@@ -362,13 +362,17 @@ def test_a_damaged_thread_is_an_error(saver, config):
 
 def test_a_torn_end_an_unfinished_delete_and_an_incomplete_log_are_as_if_they_were_not_there(saver):
     fill(saver, 2)
-    path = path_of(saver, "t")
-    os.truncate(path, path.stat().st_size - 3)
-    path_of(saver, "u").write_bytes(b"\0" * 100)
-    path_of(saver, "t", "sub").write_bytes(b"")
+    torn = path_of(saver, "t")
+    os.truncate(torn, torn.stat().st_size - 3)
+    unfinished = path_of(saver, "u")
+    unfinished.write_bytes(bytes(100))
+    incomplete = path_of(saver, "t", "sub")
+    incomplete.write_bytes(b"")
     for config in (None, thread("t")):
         for limit in (None, 4):
-            assert list(again(saver).list(config, limit=limit)) == plain(again(saver), config, limit=limit)
+            listed = again(saver).list(config, limit=limit)
+            expected = plain(again(saver), config, limit=limit)
+            assert [*listed] == expected
 
 
 def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver):

@@ -45,15 +45,19 @@ def test_versions_of_types_that_no_saver_of_langgraph_makes(saver, version):
 def test_what_is_read_shares_nothing_that_can_be_changed(saver):
     config = HISTORY
     for _ in range(3):
-        config = put(saver, config, {"parents": {}, "set": {1, 2}}, a=[1, {"b": [2]}])
-    for found in (*saver.list(HISTORY), saver.get_tuple(config), saver.get_tuple(config)):
+        metadata = {"parents": {}, "set": {1, 2}}
+        config = put(saver, config, metadata, a=[1, {"b": [2]}])
+    listed = [*saver.list(HISTORY)]
+    by_id = [saver.get_tuple(config) for _ in range(2)]
+    for found in (*listed, *by_id):
         values = found.checkpoint["channel_values"]
         assert values == {"a": [1, {"b": [2]}]}
         assert found.checkpoint["channel_versions"].keys() == {"a"}
         assert found.metadata == {"parents": {}, "set": {1, 2}}
         values["a"][1]["b"].clear()
         found.checkpoint["channel_versions"].clear()
-        found.metadata["parents"]["x"] = 1
+        parents = found.metadata["parents"]
+        parents["x"] = 1
         found.metadata["set"].clear()
 
 

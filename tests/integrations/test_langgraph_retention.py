@@ -46,15 +46,18 @@ def read_states(app):
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
 def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
     app = run_delta(saver, frequency)
-    log = app.get_state(THREAD).values["log"]
+    before = app.get_state(THREAD)
+    log = before.values["log"]
     saver.copy_thread("t", "u")
     saver.prune(["u"])
     saver.store.prune("t", keep_last=1)
-    histories = [[info.id for info in saver.store.history(name)] for name in ("t", "u")]
-    assert histories[0] == histories[1]
+    of_t, of_u = (saver.store.history(name) for name in ("t", "u"))
+    assert [info.id for info in of_t] == [info.id for info in of_u]
     for config in (THREAD, thread("u")):
-        assert app.get_state(config).values["log"] == log
-        assert app.invoke({"n": 12}, config)["log"] == [*log, "a12", "b13"]
+        state = app.get_state(config)
+        assert state.values["log"] == log
+        final = app.invoke({"n": 12}, config)
+        assert final["log"] == [*log, "a12", "b13"]
 
 
 def test_parents_in_a_circle_or_missing_end_the_search():

@@ -390,6 +390,13 @@ def test_without_a_checkpointer_no_thread_id_is_needed(run):
         agent.new_thread_id(user_id="ada")
 
 
+@pytest.mark.requirement("P24")
+def test_the_strategy_makes_the_thread_ids():
+    agent = AgentBuilder().with_chat(echo).with_thread_ids("user_specific", user_id="ada").build()
+    assert agent.new_thread_id().startswith("user-ada-")
+    assert agent.new_thread_id(user_id="bob").startswith("user-bob-")
+
+
 def test_a_text_needs_a_state_with_messages(run):
     agent = AgentBuilder(Trip).with_step("look", lambda state: {"seen": ["Rome"]}).build()
     with pytest.raises(ValueError, match="has no messages"):

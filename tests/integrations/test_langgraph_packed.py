@@ -7,7 +7,9 @@ from unittest import mock
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.types import Send
 
+from graphkit import END
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.saver_kit import SET, Codec, FrozenDict
 from savers._delta import BIN, LIST, STR, pack_header
@@ -17,6 +19,7 @@ from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.decoding import take_ancestor, take_apart
 from savers.langgraph.encoding import encode_successor
 from savers.langgraph.histories import FoundCheckpoint
+from savers.langgraph.metadata import derive_next_node
 from tests.disk.crashes import fixed
 from tests.support.langgraph_checkpoints import again, put, thread
 from tests.support.logs import locate_log
@@ -238,3 +241,19 @@ def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
     assert taken > 80, "many puts are usual"
     assert none_taken == 0
     assert short == general
+
+
+@pytest.mark.parametrize(
+    ("values", "following"),
+    [
+        ({"n": 1}, END),
+        ({"branch:to:b": None, "branch:to:a": None}, "langgraph:a, b"),
+        ({"join:a+b:c": {"a"}}, END),
+        ({"join:a+b:c": {"a", "b"}, "branch:to:d": None}, "langgraph:c, d"),
+        ({"__pregel_tasks": [Send("x", 1)]}, "langgraph:x"),
+        ({"__pregel_tasks": [Send("y", 1)]}, "langgraph:y"),
+    ],
+)
+def test_the_next_node_depends_on_the_values_where_they_decide(values, following):
+    versions = dict.fromkeys([*values, "branch:to:z"], 1)
+    assert derive_next_node({"channel_values": values, "channel_versions": versions}) == following

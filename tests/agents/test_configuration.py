@@ -1,6 +1,7 @@
 """AgentConfig and CheckpointerConfig: an agent and its checkpointer as plain data."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -192,7 +193,15 @@ def test_a_wrong_shape_names_the_key_when_it_is_made():
             assert caught.value.__cause__ is not None
 
 
-def test_its_text_has_no_password():
+def test_a_checkpointer_config_is_immutable_and_pickles_and_compares():
+    config = CheckpointerConfig("sqlite", {"db_file": "a.db"})
+    with pytest.raises(ValueError, match="frozen"):
+        config.type = "file"
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert config != CheckpointerConfig("sqlite", {"db_file": "b.db"})
+
+
+def test_the_text_of_a_checkpointer_config_has_no_password():
     config = CheckpointerConfig("postgres", {"connection_string": "postgresql://me:secret@host/db"})
     assert "secret" not in repr(config) + str(config)
 

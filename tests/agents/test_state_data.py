@@ -45,6 +45,15 @@ def test_what_json_can_hold_is_plain_json():
     assert "é" in StateSerializer.to_json(state)
 
 
+def test_a_deep_state_comes_back():
+    state = {}
+    for _ in range(300):
+        state = {"value": [state]}
+    data = StateSerializer.serialize(state)
+    assert StateSerializer.serialize(StateSerializer.deserialize(data)) == data
+    assert StateSerializer.serialize(StateSerializer.from_json(StateSerializer.to_json(state))) == data
+
+
 class Size(tuple, Enum):  # noqa: SLOT001 - members have attributes
     SMALL = (1, 2)
 

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.http_server import Handler, serve
 
 
 @dataclass(frozen=True)
@@ -90,74 +91,37 @@ def start(replies):
     Args:
         replies: what to answer in turn; or a function from the body of a request to a Reply.
     """
-    answer = replies if callable(replies) else scripted(replies)
-    server = ChatServer(answer)
-    listener = _Listener(("127.0.0.1", 0), _Handler)
-    listener.chat = server
-    server.base_url = f"http://127.0.0.1:{listener.server_port}/v1"
-    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    server = ChatServer(replies if callable(replies) else scripted(replies))
+    with serve(type("ChatHandler", (_Handler,), {"chat": server})) as port:
+        server.base_url = f"http://127.0.0.1:{port}/v1"
         yield server
-    finally:
-        listener.shutdown()
-        listener.server_close()
-        thread.join()
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # a client may keep its connection
-    request_queue_size = 128
-
-    def handle_error(self, request, client_address):
-        """Say nothing when a client goes away, as a process that a test kills does."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, format, *args):
-        """Say nothing."""
+class _Handler(Handler):
+    chat: ChatServer
 
     def do_POST(self):
-        chat = self.server.chat
-        length = int(self.headers["content-length"])
-        request = json.loads(self.rfile.read(length))
+        request = self.read_json()
         headers = {name.lower(): value for name, value in self.headers.items()}
-        chat.headers.append(headers)
-        chat.requests.append(request)
+        self.chat.headers.append(headers)
+        self.chat.requests.append(request)
         if self.path != "/v1/chat/completions":
-            body = json.dumps({"error": {"message": f"no such path: {self.path}"}})
-            self._send(404, body, "application/json", {})
+            error = {"message": f"no such path: {self.path}"}
+            self.send(json.dumps({"error": error}), status=404)
             return
-        reply = chat.answer(request)
+        reply = self.chat.answer(request)
         if reply.body is not None:
             content_type = reply.headers.get("content-type", "application/json")
-            self._send(reply.status, reply.body, content_type, reply.headers)
+            others = {name: value for name, value in reply.headers.items() if name != "content-type"}
+            self.send(reply.body, content_type, reply.status, **others)
         elif request.get("stream"):
             options = request.get("stream_options") or {}
             include_usage = bool(options.get("include_usage"))
             self._stream(reply, include_usage)
         else:
             body = json.dumps(_completion(reply))
-            self._send(reply.status, body, "application/json", reply.headers, reply)
-
-    def _send(self, status, body, content_type, headers, reply=None):
-        data = body.encode()
-        self.send_response(status)
-        self.send_header("content-type", content_type)
-        self.send_header("content-length", str(len(data)))
-        for name, value in headers.items():
-            if name != "content-type":
-                self.send_header(name, str(value))
-        self.end_headers()
-        if reply is not None and reply.break_after is not None:
-            self.wfile.write(data[: len(data) // 2])
-            self._break()
-        else:
-            self.wfile.write(data)
+            sent = None if reply.break_after is None else len(body) // 2
+            self.send(body, status=reply.status, sent=sent, **reply.headers)
 
     def _stream(self, reply, include_usage):
         self.send_response(reply.status)
@@ -166,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for number, event in enumerate(_events(reply, include_usage)):
             if number == reply.break_after:
-                self._break()
+                self.close_connection = True
                 return
             self._write_chunk(f"data: {event}\n\n".encode())
         self._write_chunk(b"")
@@ -174,10 +138,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _write_chunk(self, data):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
         self.wfile.flush()
-
-    def _break(self):
-        self.wfile.flush()
-        self.close_connection = True
 
 
 def _completion(reply):

@@ -1,6 +1,6 @@
 """An agent that tests kill: its program, its script, and what must hold after each kill.
 
-The agent has four tools; two calls of a message run in parallel, one needs approval. A call writes its line in work.log
+The model is a local server of chat completions. The agent has four tools; two calls of a message run in parallel, one needs approval. A call writes its line in work.log
 as the last thing it does, so a call that is killed between that line and its record is made again, which is right. The
 claim: what was recorded when the process died is not made again, and the transcript is that of the undisturbed run.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 
 from graphkit import RunnableConfig
 from savers import FileSystemSaver
+from tests.agents import chat_server
+from tests.agents.chat_server import Reply
 from tests.support.agents import call, calling, messages_in, transcript
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,14 +42,11 @@ import asyncio, hashlib, json, os, random, signal, sys, threading, traceback
 from graphkit import GraphResume, InterruptionMetadata
 from graphkit.agents import AgentBuilder, tool
 from savers import FileSystemSaver
-from tests.agents.killing import REPLIES
-from tests.support.agents import AsyncScript, Script
+import openai  # once, in the process that is not killed
 
 how, base_url = sys.argv[1:]
 is_nested = how.startswith("nested ")
 how = how.removeprefix("nested ")
-if base_url:
-    import openai  # once, in the process that is not killed
 one_at_a_time = threading.Lock()
 
 def die():
@@ -73,14 +72,6 @@ def work(line):
     hashlib.pbkdf2_hmac("sha256", b"", b"", random.randrange(1, 20_000))  # for kills at any time
     os.write(log, f"{line}\\n".encode())
 
-def request(kind):
-    class Counted(kind):
-        def request(self, messages, tools=(), on_text=None):
-            reply = super().request(messages, tools, on_text)
-            work(f"model {sum(message['role'] == 'assistant' for message in messages)}")
-            return reply
-    return Counted
-
 def look_up(word: str, mark: str) -> str:
     work(f"tool {mark}")
     return word.upper()
@@ -103,10 +94,7 @@ def note(text: str, mark: str) -> None:
 
 def converse(directory):
     is_async = how == "async"
-    if base_url:
-        model = {"provider": "openai", "model": "test", "base_url": base_url, "api_key_env": None}
-    else:
-        model = request(AsyncScript if is_async else Script)(*REPLIES, pieces=True)
+    model = {"provider": "openai", "model": "test", "base_url": base_url, "api_key_env": None}
     saver = FileSystemSaver(os.path.join(directory, "runs"), fsync="never")
     tools = [look_up, weigh, sell, tool(anote, name="note") if is_async else note]
     builder = AgentBuilder().with_chat(model, name="chat").with_tools(*tools)
@@ -159,26 +147,6 @@ for line in sys.stdin:  # each line is a conversation in a process of its own, w
 """
 
 
-class Program:
-    """The program, imported once; each conversation is a child of it."""
-
-    def __init__(self, process):
-        self.process = process
-
-    def run(self, directory, when="never", left=0):
-        """Let a child run until it ends or is killed; whether it was killed."""
-        directory.mkdir(exist_ok=True)
-        self.process.stdin.write(json.dumps([str(directory), when, left]) + "\n")
-        self.process.stdin.flush()
-        code = int(self.process.stdout.readline())
-        assert code in (0, -signal.SIGKILL)
-        return code != 0
-
-
-def logged(directory):
-    return (directory / "work.log").read_text().splitlines() if (directory / "work.log").exists() else []
-
-
 def recorded(directory):
     """The calls that the store has, in the words of the log."""
     saver = FileSystemSaver(directory / "runs")
@@ -199,16 +167,56 @@ def recorded(directory):
     return found
 
 
+def answer(request):
+    """Answer as a server of chat completions, by the number of replies that the conversation has."""
+    reply = REPLIES[number_of(request)]
+    return Reply({"role": "assistant", "content": reply} if isinstance(reply, str) else reply)
+
+
+def number_of(request):
+    return sum(message["role"] == "assistant" for message in request["messages"])
+
+
+class Program:
+    """The program, imported once, and the server that it asks. Each conversation is a child of the program.
+
+    Args:
+        process: the program.
+        server: counts the calls of the model, of one conversation at a time.
+    """
+
+    def __init__(self, process, server):
+        self.process = process
+        self.server = server
+
+    def run(self, directory, when="never", left=0):
+        """Let a child run until it ends or is killed; whether it was killed."""
+        directory.mkdir(exist_ok=True)
+        self.process.stdin.write(json.dumps([str(directory), when, left]) + "\n")
+        self.process.stdin.flush()
+        code = int(self.process.stdout.readline())
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+
+    def calls_of(self, directory):
+        """The calls that were made: those that reached the server, and those that the tools have logged."""
+        log = directory / "work.log"
+        tools = log.read_text().splitlines() if log.exists() else []
+        return [f"model {number_of(request)}" for request in self.server.requests] + tools
+
+
 @contextmanager
-def start(launcher, how, base_url=""):
+def start(launcher, how):
     """Start the program with the launcher.
 
     Args:
         how: "sync", "stream" or "async", after "nested " if the agent is a step of another one.
-        base_url: of a server that speaks chat completions; without one, the model is a script.
     """
-    with launcher.start("-c", PROGRAM, how, base_url, cwd=ROOT) as process:
-        yield Program(process)
+    with (
+        chat_server.start(answer) as server,
+        launcher.start("-c", PROGRAM, how, server.base_url, cwd=ROOT) as process,
+    ):
+        yield Program(process, server)
         process.stdin.close()
 
 
@@ -217,24 +225,20 @@ def transcript_of(directory):
 
 
 class Killed:
-    """One conversation that is killed again and again; checks each kill and the end.
+    """One conversation that is killed again and again; checks each kill and the end."""
 
-    Attributes:
-        made: a function that returns the calls that were made.
-    """
-
-    def __init__(self, program, directory, expected, made=None):
+    def __init__(self, program, directory, expected):
         self.program = program
-        self.made = made or (lambda: logged(directory))
         self.directory = directory
         self.expected = expected
+        program.server.requests.clear()
 
     def run(self, when="never", left=0):
         """Run on; whether the process was killed."""
         known = recorded(self.directory) if (self.directory / "runs").exists() else set()
-        before = Counter(self.made())
+        before = Counter(self.program.calls_of(self.directory))
         was_killed = self.program.run(self.directory, when, left)
-        repeated = known.intersection(Counter(self.made()) - before)
+        repeated = known.intersection(Counter(self.program.calls_of(self.directory)) - before)
         assert repeated == set(), f"recorded, and made again: {repeated}"
         return was_killed
 

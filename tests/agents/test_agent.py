@@ -1,8 +1,10 @@
-"""Agents from code: steps, runs, threads, and what is stored."""
+"""Agents from code: steps, runs, threads, limits, and what is stored."""
 
 import asyncio
 import operator
+import threading
 from typing import Annotated, TypedDict
+from unittest import mock
 
 import pytest
 from pydantic import BaseModel
@@ -16,15 +18,28 @@ from graphkit import (
     GraphResume,
     GraphRunnerError,
     GraphStateError,
+    MaxIterationsError,
     MessagesState,
     ModelError,
     NodeExecutionError,
     RunnableConfig,
     StateGraph,
 )
-from graphkit.agents import Agent, AgentBuilder, AgentBuilderDirector, AgentConfig, AgentFactory, DefaultState, tool
+from graphkit.agents import (
+    Agent,
+    AgentBuilder,
+    AgentBuilderDirector,
+    AgentConfig,
+    AgentFactory,
+    DefaultState,
+    builder,
+    load_agent,
+    tool,
+)
+from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
+from tests.agents import application
+from tests.support.agents import APP, AsyncScript, Script, call, calling, contents, transcript
 from tests.support.sweeps import ALL
 
 
@@ -68,18 +83,11 @@ def test_factory_and_builder_make_the_same_history():
 
 
 @pytest.mark.requirement("P10")
-def test_the_saver_is_passed_to_compile_once(monkeypatch):
-    passed = []
-    compile_graph = StateGraph.compile
-
-    def spy(self, **options):
-        passed.append(options)
-        return compile_graph(self, **options)
-
-    monkeypatch.setattr(StateGraph, "compile", spy)
+def test_the_saver_is_passed_to_compile_once():
     saver = MemorySaver()
-    AgentBuilder(name="one").with_chat(echo).with_checkpointer(saver).build()
-    assert passed == [{"checkpoint_saver": saver, "graph_id": "one"}]
+    with mock.patch.object(StateGraph, "compile") as compile_graph:
+        AgentBuilder(name="one").with_chat(echo).with_checkpointer(saver).build()
+    compile_graph.assert_called_once_with(checkpoint_saver=saver, graph_id="one")
 
 
 @pytest.mark.requirement("P10")
@@ -193,12 +201,42 @@ def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
     asyncio.run(use())
 
 
-def test_a_saver_that_was_passed_in_stays_open():
+class Closable(Script):
+    is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+@pytest.mark.parametrize("close", [Agent.close, lambda agent: asyncio.run(agent.aclose())], ids=["close", "aclose"])
+def test_a_model_made_from_settings_is_closed_with_the_agent_and_nothing_that_was_passed_in(close, monkeypatch):
+    made = Closable("x")
+    given = Closable("y")
     closed = []
-    saver = SaverInMemory(closed).build()
-    with AgentBuilder().with_chat(echo).with_checkpointer(saver).build() as agent:
-        agent.run("hello", "t")
+    monkeypatch.setattr(builder, "make_model", lambda config: made if config == "openai:m" else config)
+    chats = AgentBuilder().with_chat("openai:m").with_chat(given)
+    close(chats.with_checkpointer(SaverInMemory(closed).build()).build())
+    assert made.is_open is False
+    assert given.is_open is True
     assert closed == []
+
+
+@pytest.mark.requirement("P7")
+def test_a_wrong_mapping_is_an_error_with_its_cause():
+    for settings in ({"type": "dream"}, {"colour": 1}, 7):
+        with pytest.raises(ValueError, match="Invalid checkpointer configuration: ") as raised:
+            AgentBuilder().with_checkpointer(settings)
+        assert isinstance(raised.value.__cause__, CheckpointerConfigurationError)
+
+
+@pytest.mark.requirement("P4")
+def test_a_checkpointer_that_is_not_enabled_stores_nothing(tmp_path):
+    settings = {"type": "file", "config": {"base_directory": str(tmp_path / "runs")}, "enabled": False}
+    agent = AgentBuilder().with_chat(Script("one")).with_checkpointer(settings).build()
+    assert contents(agent.run("go"), "assistant") == ["one"]
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(CheckpointerConfigurationError):
+        agent.get_state("t")
 
 
 # State types
@@ -352,6 +390,13 @@ def test_without_a_checkpointer_no_thread_id_is_needed(run):
         agent.new_thread_id(user_id="ada")
 
 
+@pytest.mark.requirement("P24")
+def test_the_strategy_makes_the_thread_ids():
+    agent = AgentBuilder().with_chat(echo).with_thread_ids("user_specific", user_id="ada").build()
+    assert agent.new_thread_id().startswith("user-ada-")
+    assert agent.new_thread_id(user_id="bob").startswith("user-bob-")
+
+
 def test_a_text_needs_a_state_with_messages(run):
     agent = AgentBuilder(Trip).with_step("look", lambda state: {"seen": ["Rome"]}).build()
     with pytest.raises(ValueError, match="has no messages"):
@@ -472,32 +517,23 @@ def test_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
     assert in_outer is None
 
 
-class BothWays(Script):
-    """Can be called and awaited; `arequest` waits until all runs are in it."""
-
-    def __init__(self, runs):
-        super().__init__("done")
-        self.barrier = asyncio.Barrier(runs)
-
-    async def arequest(self, messages, tools=(), on_text=None):
-        async with asyncio.timeout(60):
-            await self.barrier.wait()
-        return super().request(messages, tools, on_text)
-
-
 def test_asynchronous_runs_wait_for_their_models_without_threads():
-    # more runs than asyncio has threads: with a thread each, they would never all wait at once
-    runs = 100
-    agent = AgentBuilder().with_chat(BothWays(runs)).build()
+    threads = set()
 
-    async def stream():
-        return [output async for output in agent.astream({"messages": []})]
+    class BothWays(Script):
+        """Can be called and awaited."""
 
-    async def converse_all():
-        asked = [agent.arun({"messages": []}) for _ in range(runs // 2)]
-        return await asyncio.gather(*asked, *(stream() for _ in range(runs // 2)))
+        async def arequest(self, messages, tools=(), on_text=None):
+            threads.add(threading.current_thread())
+            return super().request(messages, tools, on_text)
 
-    assert len(asyncio.run(converse_all())) == runs
+    async def use():
+        agent = AgentBuilder().with_chat(BothWays("done")).build()
+        outputs = [output async for output in agent.astream("hello")]
+        return outputs, await agent.arun("hello")
+
+    assert all(asyncio.run(use()))
+    assert threads == {threading.current_thread()}
 
 
 # Wrong input
@@ -554,3 +590,84 @@ def test_a_wrong_prompt_template_is_found_when_the_agent_is_built():
     ):
         with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):
             AgentBuilder().with_chat(Script("x"), prompt_template=template).build()
+
+
+# max_iterations
+
+
+THREAD = "customer"
+
+
+class Greedy:
+    """Calls the tool at each request, until the conversation says enough."""
+
+    def __init__(self):
+        self.requests = 0
+
+    def __call__(self, messages):
+        self.requests += 1
+        if messages[-1]["content"] == "enough":
+            return "I stop."
+        return calling(call("look", number=self.requests))
+
+
+def look(number: int) -> str:
+    """Look."""
+    return f"result {number}"
+
+
+def make_builder(model):
+    return AgentBuilder().with_chat(model, name="chat").with_tools(look)
+
+
+def roles(agent):
+    return [message["role"] for message in agent.get_state(THREAD).state["messages"]]
+
+
+def test_a_run_stops_at_the_limit_and_the_next_message_goes_on_with_what_it_has_done(run):
+    model = Greedy()
+    agent = make_builder(model).with_max_iterations(3).with_checkpointer(MemorySaver()).build()
+    with pytest.raises(MaxIterationsError, match="its max_iterations, 3,") as caught:
+        run(agent, "look around", THREAD)
+    assert caught.value.thread_id == THREAD
+    assert model.requests == 2
+    assert roles(agent) == ["user", "assistant", "tool", "assistant"]
+    state = run(agent, "enough", THREAD)
+    assert state["messages"][-1]["content"] == "I stop."
+    assert roles(agent) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    with pytest.raises(MaxIterationsError):  # each input may execute as many nodes
+        run(agent, "look again", THREAD)
+    assert model.requests == 5
+
+
+def test_the_calls_of_one_message_count_once():
+    replies = iter([calling(*(call("look", number=number) for number in range(10))), "seen"])
+    agent = make_builder(lambda messages: next(replies)).with_max_iterations(3).build()
+    assert agent.run("look")["messages"][-1]["content"] == "seen"
+
+
+def test_an_agent_in_a_step_counts_its_own_nodes_to_the_limit_of_the_outer_one():
+    model = Greedy()
+    inner = make_builder(model).with_max_iterations(2).build()
+    outer = AgentBuilder().with_step("inner", inner).with_max_iterations(5).build()
+    with pytest.raises(MaxIterationsError, match="its max_iterations, 5,"):
+        outer.run({"messages": [{"role": "user", "content": "look"}]})
+    assert model.requests == 3
+
+
+def test_a_wrong_limit_is_refused():
+    for limit in (0, True, "3"):
+        with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
+            AgentBuilder().with_max_iterations(limit)
+        with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
+            AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
+
+
+@pytest.mark.parametrize("agent", ["agent: {max_iterations: 3, steps: [LLM]}", "file: inner.yaml"])
+def test_a_limit_that_would_have_no_effect_is_refused(agent, write):
+    step = f"{{type: llm, model: '{APP}:echo'}}"
+    write(f"max_iterations: 3\nsteps: [{step}]\n", "inner.yaml")
+    path = write(f"steps:\n  - {step}\n  - type: agent\n    {agent.replace('LLM', step)}\n")
+    with pytest.raises(AgentConfigurationError, match="set that of the outer agent") as caught:
+        load_agent(path)
+    assert (caught.value.line, caught.value.key) == (3, "steps[1]")

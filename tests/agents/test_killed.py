@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-from tests.agents import chat_server, killing
-from tests.agents.chat_server import Reply
-from tests.agents.killing import MODEL_CALLS, REPLIES, TOOL_CALLS, Killed, logged, transcript_of
+from tests.agents import killing
+from tests.agents.killing import MODEL_CALLS, TOOL_CALLS, Killed, transcript_of
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX"), pytest.mark.requirement("P82")]
 
@@ -22,8 +21,9 @@ def program(request, launcher):
 def undisturbed(program, tmp_path_factory):
     """The number of store calls and the transcript of a run that nothing disturbs."""
     directory = tmp_path_factory.mktemp("undisturbed") / "t"
+    program.server.requests.clear()
     assert not program.run(directory)
-    assert sorted(logged(directory)) == sorted(MODEL_CALLS + TOOL_CALLS)
+    assert sorted(program.calls_of(directory)) == sorted(MODEL_CALLS + TOOL_CALLS)
     return int((directory / "calls").read_text()), transcript_of(directory)
 
 
@@ -40,65 +40,16 @@ def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, progr
     assert kills >= sweep.count(20, 3)
 
 
-def kill_at_random_times(start, wanted, times, chance):
-    """Kill conversations four times each, at times from a range.
-
-    Args:
-        start: starts a conversation, by its number.
-        wanted: how many conversations and how many kills there are at least.
-        times: the earliest and the latest time, in seconds.
-        chance: the source of the times.
-    """
+def test_killed_at_random_times(tmp_path, program, undisturbed, sweep):
+    _, expected = undisturbed
+    wanted = sweep.count(10, 1)  # 40 for the four ways to run
+    chance = random.Random("kills")
     kills = 0
     for number in range(4 * wanted):
-        killed = start(number)
+        killed = Killed(program, tmp_path / f"{number}", expected)
         for _ in range(4):  # not until it ends: a busy machine may never get that far
-            kills += killed.run("timer", chance.uniform(*times))
+            kills += killed.run("timer", chance.uniform(0.02, 0.3))
         killed.finish()
         if number >= wanted - 1 and kills >= wanted:
             break
     assert kills >= wanted
-
-
-def test_killed_at_random_times(tmp_path, program, undisturbed, sweep):
-    _, expected = undisturbed
-
-    def start(number):
-        return Killed(program, tmp_path / f"{number}", expected)
-
-    wanted = sweep.count(10, 1)  # 30 for the three ways to run
-    kill_at_random_times(start, wanted, (0.005, 0.1), random.Random("kills"))
-
-
-# The model is a server of chat completions, which counts the calls
-
-
-def number_of(request):
-    """Which reply of the script a request asks for."""
-    return sum(message["role"] == "assistant" for message in request["messages"])
-
-
-def answer(request):
-    reply = REPLIES[number_of(request)]
-    return Reply({"role": "assistant", "content": reply} if isinstance(reply, str) else reply)
-
-
-@pytest.mark.parametrize("how", ["sync", "stream", "async"])
-def test_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path, launcher, how, sweep):
-    with chat_server.start(answer) as server, killing.start(launcher, how, server.base_url) as program:
-
-        def made_in(directory):
-            return [f"model {number_of(request)}" for request in server.requests] + logged(directory)
-
-        undisturbed = tmp_path / "undisturbed"
-        assert not program.run(undisturbed)
-        assert sorted(made_in(undisturbed)) == sorted(MODEL_CALLS + TOOL_CALLS)
-        expected = transcript_of(undisturbed)
-
-        def start(number):
-            directory = tmp_path / f"{number}"
-            server.requests.clear()
-            return Killed(program, directory, expected, lambda: made_in(directory))
-
-        wanted = sweep.count(10, 1)  # 30 for the three ways to run
-        kill_at_random_times(start, wanted, (0.02, 0.3), random.Random(f"protocol {how}"))

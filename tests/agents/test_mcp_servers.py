@@ -8,20 +8,19 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import weakref
 from contextvars import ContextVar
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from graphkit import END, START, RetryPolicy, StateGraph
-from graphkit.agents import AgentBuilder, ToolError
+from graphkit.agents import AgentBuilder, ToolError, make_model
 from graphkit.agents.mcp_servers import McpServers
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
 from tests.support.agents import AsyncScript, call, calling, contents, everything_about
+from tests.support.http_server import Handler, serve
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 PLAIN_SERVER = str(Path(__file__).with_name("plain_mcp_server.py"))
@@ -200,13 +199,18 @@ def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain
     assert plain.calls().count("start") == 2
 
 
-def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
+def test_a_call_in_whose_midst_the_server_dies_is_repeated_once_if_it_only_reads_and_else_not(plain):
     async def use(call):
         with pytest.raises(McpServerError, match="the server may have executed it") as caught:
             await call["die"](how_often=1)
         assert caught.value.server == "test"
         assert plain.calls().count("die") == 1
         assert await call["die"](how_often=1) == "alive in attempt 2"
+        assert await call["die_reading"](how_often=1) == "alive in attempt 2"
+        plain.journal.write_text("", encoding="utf-8")
+        with pytest.raises(McpServerError, match="could not call die_reading: "):
+            await call["die_reading"](how_often=5)
+        assert plain.calls().count("die_reading") == 2
 
     use_tools(plain, use)
 
@@ -223,17 +227,6 @@ def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
 
     use_tools(plain, use)
     assert plain.calls() == ["start", "refuse_and_die"]
-
-
-def test_a_call_that_only_reads_is_repeated_once(plain):
-    async def use(call):
-        assert await call["die_reading"](how_often=1) == "alive in attempt 2"
-        plain.journal.write_text("", encoding="utf-8")
-        with pytest.raises(McpServerError, match="could not call die_reading: "):
-            await call["die_reading"](how_often=5)
-        assert plain.calls().count("die_reading") == 2
-
-    use_tools(plain, use)
 
 
 @pytest.mark.requirement("P83")
@@ -295,16 +288,6 @@ def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
     assert asyncio.run(use()) is None
 
 
-@pytest.mark.usefixtures("short_ends")
-def test_a_server_that_does_not_answer_is_not_left_running():
-    async def use():
-        with pytest.raises(McpServerError):
-            await McpServers({"late": {"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}}).atools()
-        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
-
-    assert asyncio.run(use()) == []
-
-
 def test_a_cancelled_call_leaves_the_connection_usable(plain):
     async def use(call):
         process = await call["process"]()
@@ -325,90 +308,54 @@ def refuse(code, make_message):
 
     def answer(handler, request):
         error = {"code": code, "message": make_message(handler.headers)}
-        handler.send("application/json", json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}))
+        handler.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}))
 
     return answer
 
 
-class HttpStub:
-    """A server over HTTP that answers the handshake and the lists, and calls of its only tool as a test says."""
+RESULTS = {
+    "initialize": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "stub", "version": "1"},
+    },
+    "tools/list": {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]},
+}
 
-    def __init__(self, answer_call, session=None):
-        self.calls = 0
-        self.settings = {}
-        stub = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+def call_over_http(answer_call, **settings):
+    """Call the only tool of a server that answers the call as a test says; return the error, and how often it was called."""
+    calls = []
 
-            def do_POST(self):
-                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if request["method"] == "tools/call":
-                    stub.calls += 1
-                    answer_call(self, request)
-                else:
-                    self.send("application/json", json.dumps(stub.answer(request)), 200 if "id" in request else 202)
+    class StubHandler(Handler):
+        def do_POST(self):
+            request = self.read_json()
+            if request["method"] == "tools/call":
+                calls.append(request)
+                answer_call(self, request)
+                return
+            reply = {"jsonrpc": "2.0", "id": request.get("id")}
+            if request["method"] in RESULTS:
+                reply["result"] = RESULTS[request["method"]]
+            else:
+                reply["error"] = {"code": -32601, "message": "Method not found"}
+            self.send(json.dumps(reply), status=200 if "id" in request else 202, **{"mcp-session-id": "s1"})
 
-            def send(self, content_type, body, status=200, missing=0):
-                data = body.encode()
-                self.send_response(status)
-                self.send_header("content-type", content_type)
-                self.send_header("content-length", str(len(data) + missing))
-                if session is not None:
-                    self.send_header("mcp-session-id", session)
-                self.end_headers()
-                self.wfile.write(data)
-                self.close_connection = bool(missing)
+        def do_GET(self):
+            self.send_error(405)
 
-            def do_GET(self):
-                self.send_error(405)
+        def do_DELETE(self):
+            self.send("", "text/plain")
 
-            def do_DELETE(self):
-                self.send("text/plain", "")
+    async def call(url):
+        async with McpServers({"web": {"url": url} | settings}) as servers:
+            (tool,) = await servers.atools()
+            with pytest.raises(McpServerError) as caught:
+                await tool.function()
+            return str(caught.value)
 
-            def log_message(self, format, *args):
-                pass
-
-        self.listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.listener.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.listener.server_port}/mcp"
-        self.thread = threading.Thread(target=self.listener.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.listener.shutdown()
-        self.thread.join()
-        self.listener.socket.close()
-
-    @staticmethod
-    def answer(request):
-        results = {
-            "initialize": {
-                "protocolVersion": request.get("params", {}).get("protocolVersion"),
-                "capabilities": {"tools": {}},
-                "serverInfo": {"name": "stub", "version": "1"},
-            },
-            "tools/list": {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]},
-        }
-        reply = {"jsonrpc": "2.0", "id": request.get("id")}
-        if request["method"] in results:
-            return reply | {"result": results[request["method"]]}
-        return reply | {"error": {"code": -32601, "message": "Method not found"}}
-
-    def call(self):
-        """Call its tool; return the error."""
-
-        async def use():
-            async with McpServers({"web": {"url": self.url} | self.settings}) as servers:
-                (tool,) = await servers.atools()
-                with pytest.raises(McpServerError) as caught:
-                    await tool.function()
-                return str(caught.value)
-
-        return asyncio.run(use())
+    with serve(StubHandler) as port:
+        return asyncio.run(call(f"http://127.0.0.1:{port}/mcp")), len(calls)
 
 
 NOT_CALLED = "the MCP server 'web': could not call act: "
@@ -418,16 +365,16 @@ NOT_CALLED = "the MCP server 'web': could not call act: "
     ("answer", "message", "calls"),
     [
         (refuse(-32000, lambda _: "quota used up"), f"{NOT_CALLED}quota used up", 1),
-        (lambda stub, _: stub.send("text/event-stream", ": busy\n\n", missing=10), "may have executed it", 1),
-        (lambda stub, _: stub.send("text/plain", "timeout", 504), "may have executed it", 1),
-        (lambda stub, _: stub.send("application/json", '{"error": "what session?"}', 404), NOT_CALLED, 2),
+        (lambda stub, _: stub.send(": busy\n\n", "text/event-stream", sent=3), "may have executed it", 1),
+        (lambda stub, _: stub.send("timeout", "text/plain", 504), "may have executed it", 1),
+        (lambda stub, _: stub.send('{"error": "what session?"}', status=404), NOT_CALLED, 2),
     ],
     ids=["error", "broken off", "gateway that gives up", "forgotten session, of which a new one is opened"],
 )
 def test_a_call_over_http_that_fails_is_made_again_only_if_it_was_not_executed(answer, message, calls):
-    with HttpStub(answer, session="s1") as server:
-        assert message in server.call()
-        assert server.calls == calls
+    error, count = call_over_http(answer)
+    assert message in error
+    assert count == calls
 
 
 # ---------------------------------------------------------------------------------------------- options of calls
@@ -455,6 +402,7 @@ def test_a_call_has_a_time_limit_unless_the_settings_have_none(plain):
     assert limits(tools={"add": {"timeout": 2}, "wait": None}, calls={"timeout": 9}) == {"add": 2, "wait": 9}
 
 
+@pytest.mark.requirement("P11")
 def test_the_settings_say_what_a_failed_call_does(plain):
     again = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
     settings = plain.settings | {"tools": {"die": {"retry": again}, "complain": {"retry": again}}}
@@ -539,16 +487,18 @@ def test_wrong_settings_are_refused_by_name():
         ({"s": {"url": "localhost"}}, "url: must be an address"),
         ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url: must not contain a user or a password"),
     ):
-        with pytest.raises(AgentConfigurationError) as caught:
-            McpServers(servers)
-        assert message in str(caught.value)
-        assert SECRET not in str(caught.value)
+        for take in (McpServers, AgentBuilder().with_mcp_servers):
+            with pytest.raises(AgentConfigurationError) as caught:
+                take(servers)
+            assert message in str(caught.value)
+            assert SECRET not in str(caught.value)
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"mcp is not installed; .*graphkit-durable\[agents\]"):
-        McpServers({"s": GOOD})
+    for package, make in (("mcp", lambda: McpServers({"s": GOOD})), ("openai", lambda: make_model("openai:m"))):
+        with pytest.raises(MissingDependencyError, match=rf"{package} is not installed; .*graphkit-durable\[agents\]"):
+            make()
 
 
 # ---------------------------------------------------------------------------------------------- variables
@@ -616,6 +566,6 @@ def test_a_missing_token_is_named(monkeypatch):
 
 @pytest.mark.parametrize("header", [SECRET, f"Bearer {SECRET}"])
 def test_a_server_that_repeats_a_header_is_an_error_without_it(header):
-    with HttpStub(refuse(1, lambda headers: f"wrong key {headers['authorization'].split()[-1]}")) as server:
-        server.settings = {"headers": {"Authorization": header}}
-        assert server.call() == "the MCP server 'web': could not call act: wrong key ***"
+    answer = refuse(1, lambda headers: f"wrong key {headers['authorization'].split()[-1]}")
+    error, _ = call_over_http(answer, headers={"Authorization": header})
+    assert error == "the MCP server 'web': could not call act: wrong key ***"

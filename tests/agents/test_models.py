@@ -13,7 +13,7 @@ from graphkit.agents import Model, make_model
 from graphkit.agents.configuration import ModelSettings
 from graphkit.agents.settings import RetrySettings, hide_secrets
 from graphkit.agents.tools import ToolArgumentsError, parse_arguments
-from graphkit.errors import AgentConfigurationError, MissingDependencyError
+from graphkit.errors import AgentConfigurationError
 from tests.support.fresh_process import fresh_process
 
 QUESTION = [{"role": "user", "content": "Hello?"}]
@@ -38,12 +38,6 @@ agents.CheckpointerConfig("postgres", {{"connection_string": "host=h"}}).build()
 show("psycopg")
 """
     assert fresh_process(code).splitlines() == ["[]", "['sqlite3']", "['psycopg']"]
-
-
-def test_without_the_package_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"openai is not installed; .*graphkit-durable\[agents\]"):
-        make_model(OPENAI)
 
 
 # ---------------------------------------------------------------------------------------------- settings

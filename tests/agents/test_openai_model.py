@@ -12,12 +12,12 @@ from contextlib import ExitStack, closing
 import pytest
 
 from graphkit import END, START, StateGraph
-from graphkit.agents import make_model
-from graphkit.errors import AgentConfigurationError, ModelError
-from savers import FileSystemSaver
+from graphkit.agents import AgentBuilder, ModelError, make_model
+from graphkit.errors import AgentConfigurationError
+from savers import FileSystemSaver, MemorySaver
 from tests.agents import chat_server
 from tests.agents.chat_server import Reply, calls, failure, text
-from tests.support.agents import everything_about
+from tests.support.agents import contents, everything_about
 
 KEY = "sk-0123456789-topsecret"
 QUESTION = [{"role": "user", "content": "Hello?", "id": "m1"}]
@@ -264,31 +264,31 @@ def test_an_error_of_the_handler_passes_through_and_nothing_is_asked_again(conne
 
 
 @pytest.mark.parametrize(
-    "pieces",
+    ("one", "other"),
     [
-        [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}, {"index": 0, "id": "b", "function": {"name": "g", "arguments": "{}"}}],
-        [{"id": "a", "function": {"name": "f", "arguments": "{}"}}, {"id": "b", "function": {"name": "g", "arguments": "{}"}}],
-        [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}, {"index": 1, "id": "a", "function": {"name": "g", "arguments": "{}"}}],
-        [{"index": 1, "id": "", "function": {"name": "f", "arguments": "{}"}}, {"index": 2, "id": None, "function": {"name": "g", "arguments": "{}"}}],
+        ({"index": 0, "id": "a"}, {"index": 0, "id": "b"}),
+        ({"id": "a"}, {"id": "b"}),
+        ({"index": 0, "id": "a"}, {"index": 1, "id": "a"}),
+        ({"index": 1, "id": ""}, {"index": 2, "id": None}),
     ],
     ids=["one number", "no numbers", "one id", "no ids"],
-)  # fmt: skip
-def test_calls_of_compatible_servers_are_distinguished(connect, pieces):
-    choices = [{"delta": {"tool_calls": [piece]}} for piece in pieces]
-    choices.append({"delta": {}, "finish_reason": "tool_calls"})
+)
+def test_calls_of_compatible_servers_are_distinguished(connect, one, other):
     body = ""
-    for choice in choices:
-        event = json.dumps({"choices": [choice]})
+    for name, piece in (("f", one), ("g", other)):
+        function = {"name": name, "arguments": "{}"}
+        delta = {"tool_calls": [piece | {"function": function}]}
+        event = json.dumps({"choices": [{"delta": delta}]})
         body += f"data: {event}\n\n"
+    body += 'data: {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}\n\n'
     reply = Reply(body=body, headers={"content-type": "text/event-stream"})
     with chat_server.start([reply]) as server:
         message = connect(server).request(QUESTION, TOOLS, lambda text: None)
-    first, second = message["tool_calls"]
-    assert first["function"]["name"] == "f"
-    assert second["function"]["name"] == "g"
-    assert first["id"]
-    assert second["id"]
-    assert first["id"] != second["id"]
+    assert [each["function"]["name"] for each in message["tool_calls"]] == ["f", "g"]
+    first, second = (each["id"] for each in message["tool_calls"])
+    assert first
+    assert second
+    assert first != second
 
 
 # ---------------------------------------------------------------------------------------------- threads and loops
@@ -420,3 +420,92 @@ def test_a_model_pickles_without_its_key(connect):
         twin.close()
         with pytest.raises(TypeError, match="api_key_env"):
             pickle.dumps(connect(server, api_key=KEY))
+
+
+# Half a surrogate pair in a text, which no request can carry, is replaced where it enters or is sent
+
+
+HALF = "name \udce9"
+ESCAPED = r"name \udce9"
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """Builds an agent whose model is behind a server."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with ExitStack() as stack:
+
+        def build(server, *tools, step=lambda _: {}, **options):
+            settings = {"provider": "openai", "model": "m", "base_url": server.base_url, "retry": {"max_attempts": 1}}
+            builder = AgentBuilder().with_step("step", step).with_chat(settings, **options).with_tools(*tools)
+            return stack.enter_context(builder.with_checkpointer(MemorySaver()).build())
+
+        yield build
+
+
+def sent_texts(server):
+    return [message["content"] for message in server.requests[-1]["messages"]]
+
+
+def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
+    with chat_server.start([text("What?"), text("Hello")]) as server:
+        agent = build(server)
+        state = agent.run(HALF, "t")
+        assert contents(state, "user") == [ESCAPED]
+        state = agent.run("hello", "t")
+        assert contents(state, "assistant") == ["What?", "Hello"]
+    assert sent_texts(server) == [ESCAPED, "What?", "hello"]
+    (record,) = caplog.records
+    assert record.name == "graphkit.agents"
+    assert record.levelno == logging.WARNING
+    assert r"'\udce9'" in record.getMessage()
+
+
+@pytest.mark.parametrize("result", [HALF, {"sizes": {HALF: [HALF]}}, ValueError(HALF)], ids=ascii)
+def test_a_result_or_an_error_of_a_tool_is_sent(build, result):
+    def look() -> object:
+        """Look."""
+        if isinstance(result, ValueError):
+            raise result
+        return result
+
+    with chat_server.start([calls(("look", {})), text("done"), text("bye")]) as server:
+        agent = build(server, look)
+        (content,) = contents(agent.run("go", "t"))
+        assert agent.run("more", "t")["messages"][-1]["content"] == "bye"
+    assert "\\udce9" in content
+    assert HALF not in content
+    assert sent_texts(server)[2] == content
+
+
+def test_what_other_steps_and_inputs_store_is_sent(build):
+    message = {"role": "user", "content": [{"type": "text", "text": HALF}]}
+
+    def step(state):
+        return {"file": HALF, "messages": [{"role": "user", "content": HALF}]}
+
+    with chat_server.start([text("one"), text("two")]) as server:
+        agent = build(server, step=step, prompt_template="Read {file}.")
+        agent.run({"messages": [message]}, "t")
+        parts = [{"type": "text", "text": ESCAPED}]
+        assert sent_texts(server) == [f"Read {ESCAPED}.", parts, ESCAPED]
+        agent.update_state("t", {"messages": [{"role": "user", "content": HALF}]})
+        agent.run("more", "t")
+    assert sent_texts(server)[-3:] == [ESCAPED, "more", ESCAPED]  # of update_state, and again of the step
+
+
+def test_two_halves_of_one_character_become_it(build, caplog):
+    with chat_server.start([text("done")]) as server:
+        build(server).run("\ud83d\ude00", "t")
+    assert sent_texts(server) == ["\N{GRINNING FACE}"]
+    assert not caplog.records
+
+
+def test_a_request_that_cannot_be_written_is_not_blamed_on_the_server(build):
+    with chat_server.start([]) as server:
+        agent = build(server)
+        with pytest.raises(ModelError) as raised:
+            agent.run({"messages": [{"role": "user", "content": [{"type": "text", "text": float("nan")}]}]}, "t")
+    assert server.requests == []
+    assert "ValueError" in raised.value.reason
+    assert "answer" not in raised.value.reason

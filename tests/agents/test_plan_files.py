@@ -1,7 +1,6 @@
 """Agent files in the form of Petal's plan, as they stand: bare state types, and steps with a `config`."""
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated, TypedDict
 
 import pytest
@@ -170,67 +169,41 @@ def step_of(config, **step):
 
 
 def test_what_config_holds_is_as_if_the_step_had_it():
-    model = {
-        "provider": "openai",
-        "model": "gpt-4",
-        "temperature": 0.5,
-        "api_key_env": None,
-        "retry": {"max_attempts": 2},
-    }
-    others = {
-        "system_prompt": "Be kind.",
-        "prompt_template": "{input}",
-        "tools": [f"{APP}:find_order"],
-        "max_parallel_tools": 2,
-    }
+    model = {"provider": "openai", "model": "gpt-4", "api_key_env": None, "retry": {"max_attempts": 2}}
+    others = {"prompt_template": "{input}", "tools": [f"{APP}:find_order"], "max_parallel_tools": 2}
     flat = AgentConfig.from_dict({"steps": [{"type": "llm", "name": "chat", "model": model, **others}]})
-    assert step_of({**model, **others}, name="chat") == flat.steps[0]
-    assert step_of(others, name="chat", model=model) == flat.steps[0]
-    assert step_of(model, name="chat", **others) == flat.steps[0]
-    assert step_of({**others, "provider": None, "api_key_env": None}, name="chat", model=model) == flat.steps[0]
+    for config, step in (
+        (model | others, {}),
+        (others, {"model": model}),
+        (model, others),
+        (others | {"provider": None, "api_key_env": None}, {"model": model}),
+    ):
+        merged = step_of(config, name="chat", **step)
+        assert merged == flat.steps[0]
     assert AgentConfig.from_dict(flat.to_dict()) == flat
 
 
 def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
     for step, line, key, message in (
-        (
-            "model: openai:m\n    config:\n      prompt_template: b\n      model: m",
-            6,
-            "steps[0].config.model",
-            "is in the step, too; keep one",
-        ),
-        (
-            "model: openai:m\n    config:\n      prompt_template: b\n      temperature: 1",
-            6,
-            "steps[0].config.temperature",
-            "the step has its model in `model`",
-        ),
-        ("config:\n      model: gpt-4", 3, "steps[0].config.provider", "is missing"),
-        ("config:\n      prompt_template: b", 2, "steps[0].model", "is missing"),
-        ("config:\n      provider: openai\n      model: m\n      name: n", 6, "steps[0].config.name", "is unknown"),
-        (
-            "config:\n      model: m\n      provider: petal",
-            5,
-            "steps[0].config.provider",
-            "unknown provider 'petal'; the known providers are: openai",
-        ),
+        ("model: openai:m\n    config:\n      model: m", 5, "config.model", "is in the step, too; keep one"),
+        ("model: openai:m\n    config:\n      timeout: 1", 5, "config.timeout", "the step has its model in `model`"),
+        ("config:\n      model: gpt-4", 3, "config.provider", "is missing"),
+        ("config:\n      prompt_template: b", 2, "model", "is missing"),
+        ("config:\n      provider: openai\n      model: m\n      name: n", 6, "config.name", "is unknown"),
+        ("config:\n      model: m\n      provider: petal", 5, "config.provider", "unknown provider 'petal'"),
     ):
         path = write(f"steps:\n  - type: llm\n    {step}\n")
         with pytest.raises(AgentConfigurationError) as caught:
             load_agent(path)
         error = caught.value
-        assert (error.file, error.line, error.key) == (str(path), line, key)
+        assert (error.file, error.line, error.key) == (str(path), line, f"steps[0].{key}")
         assert message in error.reason
 
 
 def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
-    wrong = f"type: llm\n    model: {APP}:echo\n    prompt_template: 'a {{}}'"
-    write(f"steps:\n  - {{type: function, function: '{APP}:Shop.ship'}}\n  - {wrong}\n", "inner.yaml")
     path = write("steps:\n  - {type: agent, file: inner.yaml}\n")
-    with pytest.raises(AgentConfigurationError, match=r"prompt_template: has \{\}") as caught:
-        load_agent(path)
-    assert (Path(caught.value.file).name, caught.value.line, caught.value.key) == (
-        "inner.yaml",
-        5,
-        "steps[1].prompt_template",
-    )
+    for wrong, key, message in (("'a {}'", "prompt_template", r"has \{\}"), ("[]", "prompt_template", "must be")):
+        inner = write(f"steps:\n  - type: llm\n    model: {APP}:echo\n    prompt_template: {wrong}\n", "inner.yaml")
+        with pytest.raises(AgentConfigurationError, match=f"{key}: {message}") as caught:
+            load_agent(path)
+        assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, f"steps[0].{key}")

@@ -82,14 +82,12 @@ def test_an_approval_is_given_by_a_third_process(backend, in_process):
     assert content is None
     assert set(waiting) == {"tea", "rum"}
     assert sold == []
-
     kind, location = backend
     with get_saver(kind, **location) as saver:
         answer(saver, "t", True, interrupt=waiting["tea"])
     content, waiting, sold = in_process(backend, None)
     assert set(waiting) == {"rum"}
     assert sold == ["tea"]
-
     content, waiting, sold = in_process(backend, {"answer": {"approved": False, "reason": "too strong"}})
     assert waiting == {}
     assert sold == []

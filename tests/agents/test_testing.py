@@ -32,14 +32,10 @@ def test_a_manual_clock_moves_only_when_advanced():
     assert clock().timestamp() == 1_000_000_001.5
     clock.advance(timedelta(weeks=1))
     assert clock() == datetime(2001, 9, 16, 1, 46, 41, 500_000, tzinfo=UTC)
-
-
-def test_a_manual_clock_never_goes_back():
     for seconds in (-1, float("nan")):
-        clock = ManualClock(10)
         with pytest.raises(ValueError, match="seconds"):
             clock.advance(seconds)
-        assert clock() == ManualClock(10)()
+    assert clock() == datetime(2001, 9, 16, 1, 46, 41, 500_000, tzinfo=UTC)
 
 
 def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
@@ -56,13 +52,6 @@ def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
     assert model.count == 2
 
 
-def test_a_scripted_model_raises_when_its_script_has_ended():
-    model = ScriptedModel(["one"])
-    model([])
-    with pytest.raises(AssertionError, match="the script has 1 replies, and this is request 2"):
-        model([])
-
-
 def test_a_scripted_model_streams_its_text_word_by_word():
     words = []
     reply = ScriptedModel(["One two\n  three "]).request([], [], words.append)
@@ -75,9 +64,8 @@ def test_a_scripted_model_raises_the_errors_of_its_script_and_calls_its_function
     with pytest.raises(OSError, match="gone"):
         model([])
     assert model([{"role": "user", "content": "x"}])["content"] == "You said x."
-
-
-def test_a_reply_that_is_no_message_is_an_error():
+    with pytest.raises(AssertionError, match="the script has 2 replies, and this is request 3"):
+        model([])
     with pytest.raises(TypeError, match="must be a text or a message, not 7"):
         ScriptedModel([7])([])
 

@@ -21,19 +21,6 @@ from tests.agents import application
 from tests.support.agents import APP, STEPS
 
 
-@pytest.mark.requirement("P40")
-def test_an_agent_is_loaded_and_its_runs_persist(write):
-    path = write(f"name: assistant\ncheckpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
-    first = load_agent(path)
-    assert first.name == "assistant"
-    first.run("Hello", "t")
-    first.graph.compile_config.saver.close()
-    second = load_agent(path)
-    messages = second.run("Again", "t")["messages"]
-    second.graph.compile_config.saver.close()
-    assert [message["content"] for message in messages] == ["Hello", "You said: Hello", "Again", "You said: Again"]
-
-
 def test_everything_that_a_file_may_have(write):
     write(f"steps: [{{type: function, function: '{APP}:Shop.ship'}}]\nstate_type: '{APP}:OrderState'\n", "inner.yaml")
     path = write(
@@ -158,6 +145,7 @@ def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(write):
 
 ECHO = f"steps:\n  - type: llm\n    model: {APP}:echo\n"
 AGENT = "steps:\n  - type: agent\n"
+INNER = f"{AGENT}    agent: {{{STEPS.strip()}}}\n"
 SHIP = f"  - {{type: function, name: one, function: '{APP}:Shop.ship'}}\n"
 
 
@@ -183,27 +171,14 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (STEPS + "checkpointer: &c\n  <<: *c\n", 2, "checkpointer", "contains itself"),
         (STEPS + "checkpointer: {<<: 3}\n", 2, "checkpointer", "<< must be followed by a mapping"),
         (STEPS + "name: !!python/object/apply:os.system ['touch ran']\n", 2, "name", "has the tag"),
-        (STEPS + "name: !secret x\n", 2, "name", "has the tag '!secret'"),
         (STEPS + "name: !!int x\n", 2, "name", "cannot be read as int"),
-        (STEPS + "name: !!float ''\n", 2, "name", "cannot be read as float"),
-        (STEPS + "name: !!bool maybe\n", 2, "name", "cannot be read as bool"),
         ("steps: [{type: agent, file: gone.yaml}]\n", None, "", "gone.yaml: there is no such file"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
         ("steps:\n  - type: agent\n    agent: {steps: []}\n", 3, "steps[0].agent.steps", "at least one step"),
         # What only building finds
         (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),
-        (
-            f"{AGENT}    agent: {{{STEPS.strip()}}}\n    checkpointer: {{type: file}}\n",
-            4,
-            "steps[0].checkpointer",
-            "base_dir",
-        ),
-        (
-            f"{AGENT}    file: inner.yaml\n    checkpointer: {{type: memory}}\n",
-            4,
-            "steps[0].checkpointer",
-            "is in its agent, too",
-        ),
+        (f"{INNER}    checkpointer: {{type: file}}\n", 4, "steps[0].checkpointer", "base_dir"),
+        (f"{AGENT}    file: inner.yaml\n    checkpointer: {{}}\n", 4, "steps[0].checkpointer", "is in its agent, too"),
         (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
         ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
     ):
@@ -234,14 +209,6 @@ def test_all_problems_are_in_one_message_with_their_lines(write):
     assert "line 3: steps[0].model: is missing" in message
     assert "line 4: steps[1].function: is missing" in message
     assert "line 5: more: is unknown" in message
-
-
-def test_an_error_in_an_inner_file_names_that_file(write, tmp_path):
-    write("steps:\n  - type: llm\n", "inner.yaml")
-    path = write("steps: [{type: agent, file: inner.yaml}]")
-    with pytest.raises(AgentConfigurationError, match="is missing") as caught:
-        load_agent(path)
-    assert (caught.value.file, caught.value.line) == (str(tmp_path / "inner.yaml"), 2)
 
 
 @pytest.mark.parametrize(("first", "line"), [("[x]", "[{}]"), ("{k: x}", "{{<<: [{}]}}")], ids=["aliases", "merges"])
@@ -316,36 +283,24 @@ def test_an_escaped_variable_is_written_as_it_is_in_the_file(write):
     assert load_agent_config(write(json.dumps(plain)), environment={"INNER": "$${Y}"}) == config
 
 
-def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
+def test_a_check_makes_no_store(write, tmp_path):
     path = write(f"checkpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
     assert check_agent_file(path).checkpointer.type == "file"
     assert list(tmp_path.iterdir()) == [path]
-    write(f"checkpointer: {{type: file}}\n{STEPS}")
-    with pytest.raises(AgentConfigurationError, match=r"line 1: checkpointer: .*base_directory"):
-        check_agent_file(path)
-    write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs, nope: 1}}}}\n")
-    with pytest.raises(AgentConfigurationError, match=r"line 2: checkpointer.config.nope: is not an option"):
-        check_agent_file(path)
-
-
-STORE = """
-checkpointer:
-  type: {type}
-  config:
-    {option}: {value}
-    {required}
-"""
-WRONG_OPTIONS = [
-    ("file", "fsync", "sometimes", "base_directory: missing/runs"),
-    ("postgres", "lease", "-1", "connection_string: host=db"),
-    ("sqlite", "compresion", "zlib", "db_file: missing/runs.db"),
-]
 
 
 @pytest.mark.parametrize("check", [check_agent_file, load_agent])
-@pytest.mark.parametrize(("type", "option", "value", "required"), WRONG_OPTIONS)
+@pytest.mark.parametrize(
+    ("type", "option", "value", "required"),
+    [
+        ("file", "fsync", "sometimes", "base_directory: missing/runs"),
+        ("postgres", "lease", "-1", "connection_string: host=db"),
+        ("sqlite", "compresion", "zlib", "db_file: missing/runs.db"),
+    ],
+)
 def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, option, value, required, write, tmp_path):
-    path = write(STEPS.strip() + STORE.format(type=type, option=option, value=value, required=required))
+    config = f"checkpointer:\n  type: {type}\n  config:\n    {option}: {value}\n    {required}\n"
+    path = write(STEPS + config)
     with pytest.raises(AgentConfigurationError) as caught:
         check(path)
     error = caught.value
@@ -375,9 +330,6 @@ def test_the_schema_describes_each_key_and_accepts_no_other():
     schema = json.loads(json.dumps(make_schema()))
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["steps"]
-    assert set(schema["properties"]) == {
-        "name", "state_type", "steps", "checkpointer", "tools", "mcp_servers", "max_iterations", "thread_id",
-    }  # fmt: skip
     assert all("description" in value for value in schema["properties"].values())
     assert {"LlmStepSettings", "FunctionStepSettings", "AgentStepSettings"} <= set(schema["$defs"])
 

@@ -1,4 +1,4 @@
-"""The examples of agents: what they print, and what they repeat after they were killed."""
+"""The examples of agents and of LangGraph: what they print, and what they repeat after they were killed."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from graphkit import END, RunnableConfig
 from graphkit.agents.yaml_loader import check_agent_file
 from savers import FileSystemSaver, SqliteSaver
 from tests.agents import chat_server
+from tests.support.terminal import graphkit, read_json
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
@@ -230,13 +231,6 @@ def test_each_agent_file_is_valid(path, monkeypatch):
     assert check_agent_file(path, environment=environment).name == path.stem
 
 
-def test_the_conversation_of_a_file_remembers(run_file, tmp_path):
-    with chat_server.start(lambda request: chat_server.text(f"{len(request['messages'])} messages")) as server:
-        assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
-        assert "4 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
-        assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n", thread="bob")
-
-
 def plan(request):
     """Answer as a model that plans a journey."""
     results = [message["content"] for message in request["messages"] if message["role"] == "tool"]
@@ -273,3 +267,29 @@ def test_the_research_of_a_file_sums_up(run_file, tmp_path):
         assert len(server.requests) == 4
     with SqliteSaver(tmp_path / "runs" / "research.db") as saver:
         assert saver.get(RunnableConfig("ada")).state["pages"] == 11 + 12 + 13
+
+
+# LangGraph
+
+
+def test_the_langgraph_example_is_killed_and_goes_on_and_is_answered_and_graphkit_reads_it(launcher, tmp_path):
+    def run(*options):
+        return launcher.run(EXAMPLES / "langgraph_review.py", *options, cwd=tmp_path)
+
+    killed = run("--kill-after", "2")
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "writing: summary\nwriting: figures\n")
+    history = read_json("history", tmp_path / "runs", "report")
+    assert [(row["node"], row["next"]) for row in history[:2]] == [("write", "langgraph:write")] * 2
+
+    resumed = run()
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert resumed.stdout == "writing: risks\nwriting: advice\napprove 4 sections on the mill?\n"
+    asked = run()
+    assert asked.stdout == "approve 4 sections on the mill?\n"
+    assert run("--answer", "yes").stdout == "the report is approved\n"
+
+    listed = graphkit("history", tmp_path / "runs", "report").out
+    for word in ("write", "review", "__END__"):
+        assert word in listed
+    assert "report" in graphkit("threads", tmp_path / "runs").out
+    assert FileSystemSaver(tmp_path / "runs").verify().ok

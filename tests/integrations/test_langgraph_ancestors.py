@@ -9,7 +9,7 @@ pytest.importorskip("langgraph.checkpoint.base")
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.base.id import uuid6
 
-from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
+from graphkit import RunnableConfig
 from tests.support.langgraph_checkpoints import Listening, again, id_of, make_checkpoint, thread
 
 CHANNELS = ["a", "b", "never"]
@@ -115,9 +115,3 @@ def test_only_the_writes_and_values_of_the_wanted_channels_are_restored(saver):
         found = read_history(reader, checkpoint_id, ["a"])["a"]
         assert found["seed"] == [0]
         assert len(restored) == len(found["writes"]) + 1
-
-
-def test_a_history_of_graphkit_is_refused(saver):
-    config = saver.store.put(RunnableConfig("t"), Checkpoint(node_id="n", next_node_id="m", state={}))
-    with pytest.raises(CheckpointConflictError):
-        read_history(saver, config.checkpoint_id)

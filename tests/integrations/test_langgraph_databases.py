@@ -1,37 +1,23 @@
 """LangGraph's checkpointer on SQLite, PostgreSQL and memory does what it does on files."""
 
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
-
-pytest.importorskip("langgraph")
-
 from langgraph.checkpoint.base import empty_checkpoint
 
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
-from graphkit.errors import CheckpointerConfigurationError
-from savers.langgraph import CheckpointSaver
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
-from tests.support.langgraph_checkpoints import make_checkpoint, put, thread, values_of
+from tests.support.langgraph_checkpoints import id_of, make_checkpoint, put, thread, values_of
+from tests.support.logs import flip
 from tests.support.savers import ListSaver
+from tests.support.statements import StatementCounter
 
 DAY = timedelta(days=1)
-
-
-@parametrize(*DATABASES)
-def test_an_index_finds_metadata_of_each_way_to_put(opener):
-    """Also of the usual put, whose record no other code makes."""
-    saver = opener.new()
-    find = saver.store.catalogue.list_heads
-    config = thread()
-    for number in range(30):
-        config = put(saver, config, {"run_id": str(number)}, n=number)
-    for number in range(30):
-        (head,) = find({"run_id": str(number)})
-        assert head.thread_id == "t"
-    assert find({"run_id": "30"}) == []
-    (found,) = saver.list(None, filter={"run_id": "17"})
-    assert values_of(found) == {"n": 17}
 
 
 # Writes
@@ -173,42 +159,24 @@ def put_runs(saver, thread_id, runs):
     return configs[1:]
 
 
-@parametrize(*OTHERS)
-def test_idle_threads_are_deleted(opener):
+@parametrize("MemorySaver", "ListingSaver")
+def test_idle_threads_are_deleted_by_the_times_of_their_checkpoints(opener):
     saver = opener.new(ttl=10 * DAY)
     saver._sweeper.stop()  # in the background it may delete the old thread first
-    now = datetime.now(UTC)
-    is_database = opener.kind in DATABASES
-    for name, age in (("old", 20), ("recent", 5), ("imported", 20)):
-        made_at = now - age * DAY
+    for name, age in (("old", 20), ("recent", 5)):
         checkpoint = empty_checkpoint()
+        made_at = datetime.now(UTC) - age * DAY
         checkpoint["ts"] = made_at.isoformat()
-        saver.put(thread(name), checkpoint, {"step": -1}, {})
-        if is_database and name != "imported":
-            database = saver.store._database
-            histories = database.names.histories
-            records = database.names.records
-            created = round(made_at.timestamp() * 1_000_000)
-            with database.transaction() as transaction:
-                transaction.execute(f"UPDATE {histories} SET created = ? WHERE thread = ?", (created, name))
-                transaction.execute(
-                    f"UPDATE {records} SET written = ?"
-                    f" WHERE history IN (SELECT history FROM {histories} WHERE thread = ?)",
-                    (created, name),
-                )
-    left = ["imported", "recent"] if is_database else ["recent"]
-    assert saver.sweep_ttl() == 3 - len(left)
-    assert sorted(saver.store.threads()) == left
+        own = thread(name)
+        saver.put(own, checkpoint, {"step": -1}, {})
+    assert saver.sweep_ttl() == 1
+    left = [*saver.store.threads()]
+    assert left == ["recent"]
 
 
 @parametrize("MemorySaver", "ListingSaver")
-def test_a_long_history_without_a_log_is_read_as_far_as_it_is_needed(opener):
+def test_the_history_of_a_channel_ends_at_a_missing_parent(opener):
     saver = opener.new()
-    config = thread()
-    for number in range(60):
-        config = put(saver, config, {"step": number}, n=number)
-    (found,) = saver.list(None, filter={"step": 2}, limit=1)
-    assert values_of(found) == {"n": 2}
     orphan = put(saver, thread(checkpoint_id="absent"), n=1)
     history = saver.get_delta_channel_history(config=orphan, channels=["n"])
     assert history == {"n": {"writes": []}}
@@ -231,3 +199,144 @@ def test_a_saver_that_cannot_list_raises():
 def test_what_is_no_saver_is_refused():
     with pytest.raises(CheckpointerConfigurationError, match="takes a saver of graphkit"):
         CheckpointSaver("runs")
+
+
+# Puts
+
+
+MOST_NUMBERS = 8
+"""An index has so many values of a number; those that follow have one term, which says that there are others."""
+ABSENT = "ffffffff-ffff-6fff-bfff-ffffffffffff"
+
+
+def put_many(saver, count, ids=None):
+    """Put checkpoints one after another; return their configs."""
+    configs = [thread()]
+    for number, checkpoint_id in enumerate(ids or [None] * count):
+        configs.append(put(saver, configs[-1], id=checkpoint_id, n=number))
+    return configs[1:]
+
+
+def seen(saver):
+    return [
+        (id_of(found.config), found.checkpoint["channel_values"], found.parent_config, found.pending_writes)
+        for found in saver.list(thread())
+    ]
+
+
+@parametrize("postgres")
+def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
+    saver = opener.new()
+    assert saver.get_tuple(thread()) is None
+    counter = StatementCounter(saver.store, monkeypatch)
+
+    def count(call, *arguments, **values):
+        return counter.count(partial(call, *arguments, **values))
+
+    # That there is no history is known.
+    assert count(put, saver, thread(), n=1) == 1
+    config = put_many(saver, 3)[-1]
+    assert count(put, saver, config, n=7) == 1
+    config = saver.get_tuple(thread()).config
+    assert count(put, saver, config, n=8, m=1) == 1
+    latest = id_of(saver.get_tuple(thread()).config)
+    for checkpoint_id in (ABSENT, latest):
+        own = thread(checkpoint_id=checkpoint_id)
+        assert count(saver.put_writes, own, [("n", 1)], "task") == 1
+
+
+def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
+    """However many steps there are: their numbers need no more terms."""
+    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
+    config = thread()
+    first_counted = MOST_NUMBERS + 2
+    for step in range(first_counted):
+        config = put(saver, config, {"source": "loop", "step": step}, n=step)
+    counter = StatementCounter(saver.store, monkeypatch)
+    for step in range(first_counted, 40):
+        config = put(saver, config, {"source": "loop", "step": step}, n=step)
+    # A keyframe changes the row of its history, too: one comes after 16 changes of such a state.
+    insert_record = saver.store._store.statements.insert_record
+    inserts = counter.statements.count(insert_record)
+    keyframes = counter.statements.count("BEGIN")
+    assert keyframes <= 2
+    assert inserts + keyframes == 40 - first_counted
+    assert len(counter.statements) == inserts + 2 * keyframes
+    for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
+        (found,) = saver.list(None, filter={"step": step})
+        assert found.metadata["step"] == step
+
+
+@pytest.mark.parametrize("values", [{"n": 99}, {"n": 99, "new": 1}])
+@parametrize(*DATABASES)
+def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_path, values):
+    """The writer has read the end of the history, and does not ask for the id before it puts."""
+    saver = opener.new()
+    files = FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
+    configs = put_many(saver, 30)
+    old = configs[3]
+    newest = configs[-1]
+    ids = [id_of(config) for config in configs]
+    put_many(files, 30, ids)
+    writer = opener.reopen(saver)
+    for each in (writer, files):
+        assert each.get_tuple(thread()).config == newest
+        put(each, newest, id=id_of(old), **values)
+        put(each, old, id=ABSENT, **values)
+    assert seen(writer) == seen(files)
+    assert len(seen(writer)) == 31
+    assert writer.store.verify().ok
+
+
+@parametrize(*DATABASES)
+def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
+    saver = opener.new()
+    configs = put_many(saver, 30)
+    old = configs[3]
+    saver.put_writes(old, [("n", "first")], "task")
+    saver.store.catalogue.logs.close()
+    assert saver.get_tuple(thread()) is not None
+    saver.put_writes(old, [("n", "second")], "task")
+    saver.put_writes(old, [("n", "other")], "other task")
+    found = saver.get_tuple(old)
+    other, first = found.pending_writes
+    assert other == ("other task", "n", "other")
+    assert first == ("task", "n", "first")
+    history = saver.store.catalogue.shared_log("t", "").history
+    for early in history.scan.load_early():
+        assert early.id != id_of(old)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_damage_is_found_in_each_record_that_leads_to_a_past_checkpoint(tmp_path, is_open):
+    path = tmp_path / "test.db"
+    with SqliteCheckpointSaver(path, fsync="never") as saver:
+        configs = put_many(saver, 40)
+        wanted = configs[25]
+        saver.put_writes(wanted, [("n", 1)], "task")
+        put(saver, configs[-1], n=40)
+        expected = saver.get_tuple(wanted)
+        stored = saver.store.catalogue.shared_log("t", "").history.find(id_of(wanted))
+
+    def read():
+        with SqliteCheckpointSaver(path, fsync="never") as reader:
+            try:
+                if is_open:
+                    reader.get_tuple(thread())
+                return reader.get_tuple(wanted)
+            except CheckpointCorruptionError:
+                return "damage"
+
+    needed = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        update = "UPDATE graphkit_records SET frame = ? WHERE position = ?"
+        for position, frame in database.execute("SELECT position, frame FROM graphkit_records").fetchall():
+            for damaged in (flip(frame, len(frame) // 2), b""):
+                database.execute(update, (damaged, position))
+                found = read()
+                assert found in (expected, "damage")
+                if stored.keyframe_offset <= position <= stored.offset or position in stored.writes.values():
+                    needed.append(found)
+            database.execute(update, (frame, position))
+    assert len(needed) > 10
+    assert needed == ["damage"] * len(needed)

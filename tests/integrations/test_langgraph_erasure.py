@@ -76,7 +76,9 @@ def test_items_need_all_of_the_metadata(store):
     assert sorted(item.key for item in store.search(())) == ["1", MARKER]
 
 
-def test_no_metadata_are_refused(store, cache):
+def test_no_metadata_are_refused_and_a_store_without_a_file_has_nothing(store, cache):
+    for stored in (store, cache):
+        assert stored.erase_where(PERSON) == []
     remember(store)
     cache.set({(("graph", "node"), "key"): ("value", None)})
     for stored in (store, cache):
@@ -84,11 +86,6 @@ def test_no_metadata_are_refused(store, cache):
             stored.erase_where({})
     assert len(store.search(())) == 5
     assert cache.get([(("graph", "node"), "key")])
-
-
-def test_a_store_without_a_file_has_nothing(store, cache):
-    assert store.erase_where(PERSON) == []
-    assert cache.erase_where(PERSON) == []
 
 
 def test_torn_bytes_go_and_copies_of_a_repair_are_reported(store, tmp_path):

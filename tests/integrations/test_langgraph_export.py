@@ -25,7 +25,6 @@ from savers import FileSystemSaver
 from savers.langgraph import (
     FileSystemCheckpointSaver,
     FileSystemStore,
-    SqliteCheckpointSaver,
     export_langgraph_sqlite,
     import_langgraph_sqlite,
 )
@@ -33,6 +32,7 @@ from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
+from tests.support.langgraph_checkpoints import put
 from tests.support.terminal import graphkit
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -102,15 +102,6 @@ def count(directory):
 # What an export keeps
 
 
-def test_everything_is_there_and_the_same(runs, file):
-    steps = []
-    report = export_langgraph_sqlite(runs, file, progress=lambda *what: steps.append(what))
-    assert (report.ok, report.problems, report.left_out, report.threads, report.skipped) == (True, (), (), 7, 0)
-    assert report.checkpoints == count(runs) == len(steps)
-    assert steps[-1][:2] == (report.checkpoints, report.checkpoints)
-    assert_same(runs, file)
-
-
 def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
     with database(tmp_path / "first.db") as saver:
         fill(saver)
@@ -142,18 +133,15 @@ KINDS = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2},
 
 
 def test_every_kind_of_value_is_moved(tmp_path, file):
+    saver = open_store(tmp_path / "runs")
     values = {str(number): value for number, value in enumerate(KINDS)}
-    versions = dict.fromkeys(values, "1")
-    versions["empty"] = "2"
-    checkpoint = empty_checkpoint()
-    checkpoint["channel_values"] = values
-    checkpoint["channel_versions"] = versions
-    runs = tmp_path / "runs"
-    saver = open_store(runs)
-    stored = saver.put(CONFIG, checkpoint, {"source": "loop"}, versions)
-    saver.put_writes(stored, [*values.items()], "task", "path")
-    assert export_langgraph_sqlite(runs, file).ok
-    assert import_langgraph_sqlite(file, tmp_path / "again").ok
+    stored = put(saver, **values)
+    writes = [*values.items()]
+    saver.put_writes(stored, writes, "task", "path")
+    exported = export_langgraph_sqlite(tmp_path / "runs", file)
+    assert exported.ok
+    imported = import_langgraph_sqlite(file, tmp_path / "again")
+    assert imported.ok
     with database(file) as target:
         (found,) = target.list(None)
     original = saver.get_tuple(CONFIG)
@@ -192,23 +180,6 @@ def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
 # Again
 
 
-KILLED = """
-import os, signal, sys
-from savers.langgraph import export_langgraph_sqlite
-def stop(done, total, thread):
-    if done == 12:
-        os.kill(os.getpid(), signal.SIGKILL)
-export_langgraph_sqlite(sys.argv[1], sys.argv[2], progress=stop)
-"""
-
-
-def test_an_export_whose_process_was_killed_goes_on(runs, file, launcher):
-    assert launcher.run("-c", KILLED, runs, file).returncode == -9
-    report = export_langgraph_sqlite(runs, file)
-    assert (report.ok, report.skipped) == (True, 12)
-    assert_same(runs, file)
-
-
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize("last", range(0, 60, 6))
 def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monkeypatch, last):
@@ -234,7 +205,13 @@ def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monk
 
 def test_what_was_added_since_is_added(runs, file):
     """The waiting checkpoint gets the answer as another write; then new checkpoints follow."""
-    first = export_langgraph_sqlite(runs, file)
+    steps = []
+    first = export_langgraph_sqlite(runs, file, progress=lambda *step: steps.append(step))
+    total = count(runs)
+    assert first.checkpoints == len(steps) == total
+    last = steps[-1]
+    assert last[:2] == (total, total)
+    assert_same(runs, file)
     app = graphs.nested().compile(checkpointer=open_store(runs))
     app.invoke(Command(resume="yes"), thread("nested"))
     second = export_langgraph_sqlite(runs, file)
@@ -249,7 +226,6 @@ def test_what_was_added_since_is_added(runs, file):
     [
         ("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'", "parent"),
         ("UPDATE checkpoints SET metadata = '{}' WHERE thread_id = 'loop'", "metadata"),
-        ("UPDATE writes SET value = x'01' WHERE thread_id = 'loop'", "writes"),
         ("UPDATE writes SET task_id = 'x' || task_id WHERE thread_id = 'loop'", "writes"),
         (
             """UPDATE checkpoints SET (type, checkpoint) = (SELECT type, checkpoint FROM checkpoints AS o
@@ -406,16 +382,12 @@ def test_a_package_that_is_missing_is_named(runs, file, monkeypatch):
     assert not file.exists()
 
 
-# From databases
-
-
-def test_a_database_is_exported_in_place(runs, file):
-    with SqliteCheckpointSaver(file) as saver:
-        assert graphkit("copy", runs, "--to", f"sqlite:{file}").code == 0
-        report = export_langgraph_sqlite(saver.store, file, threads=["loop"])
-        assert (report.ok, report.threads) == (True, 1)
+def test_the_keys_of_a_store_are_refused_with_a_saver(file):
+    with database(file), FileSystemSaver(file.parent / "runs") as saver:
         with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
-            export_langgraph_sqlite(saver.store, file, cipher={"k": bytes(32)})
+            export_langgraph_sqlite(saver, file, cipher={"k": bytes(32)})
+        with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
+            import_langgraph_sqlite(file, saver, cipher={"k": bytes(32)})
 
 
 # The command

@@ -39,18 +39,12 @@ def cache(open_cache):
 
 def test_values_come_back_as_what_they_were(cache, open_cache):
     typed = {"message": AIMessage("text", id="1"), "when": datetime(2026, 1, 1, tzinfo=UTC)}
-    values = {
-        KEY: (typed, None),
-        OTHER: ([("channel", b"bytes"), None], 60),
-        ELSEWHERE: ("x" * 20_000, None),
-    }
-    cache.set(values)
+    values = {KEY: typed, OTHER: ("tuple", [b"bytes", None]), ELSEWHERE: "x" * 20_000}
+    cache.set({key: (value, 60) for key, value in values.items()})
+    # Tuples come back as LangGraph's serializer returns them.
+    expected = values | {OTHER: ["tuple", [b"bytes", None]]}
     for opened in (cache, open_cache()):
-        found = opened.get([*values, (("no",), "such key")])
-        assert found.keys() == values.keys()
-        assert found[KEY] == typed
-        assert found[OTHER] == [["channel", b"bytes"], None], "tuples as LangGraph's serializer returns them"
-        assert found[ELSEWHERE] == "x" * 20_000
+        assert opened.get([*values, (("no",), "such key")]) == expected
 
 
 def test_a_value_expires_after_its_seconds(open_cache):
@@ -119,21 +113,19 @@ def test_types_make_the_list_of_types_strict(cache, open_cache):
     note = Note("text")
     value = {"note": note}
     cache.set({KEY: (value, None), OTHER: (1, None)})
-    assert cache.get([KEY]) == {KEY: value}
     strict = open_cache(types=[Other])
     refused = {ELSEWHERE: ([note], None)}
     with pytest.raises(CheckpointSerializationError, match=r"add Note there") as caught:
         strict.set(refused)
     assert caught.value.path == "cache['graph', 'elsewhere']['key'][0]"
-    assert strict.get([ELSEWHERE]) == {}
     with pytest.raises(CheckpointSerializationError) as caught:
         strict.get([KEY])
     assert caught.value.path == "cache['graph', 'node']['key']"
     assert caught.value.type_name.endswith(".Note")
     assert "on_blocked_type" not in str(caught.value)
-    assert strict.get([OTHER]) == {OTHER: 1}
-    allowing = open_cache(types=[Note])
-    assert allowing.get([KEY]) == {KEY: value}
+    assert strict.get([OTHER, ELSEWHERE]) == {OTHER: 1}
+    for reader in (cache, open_cache(types=[Note])):
+        assert reader.get([KEY]) == {KEY: value}
 
 
 def test_reading_a_value_imports_nothing_that_it_names(open_cache):

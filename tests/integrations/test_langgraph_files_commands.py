@@ -86,15 +86,19 @@ def test_damage_is_reported_and_repaired(runs, kind):
     assert state == "damaged"
     assert "1 problem; see `graphkit repair`" in done.out
     data = read_json("verify", runs)
-    assert data["ok"] is False
-    assert data["checkpoints"] == 1
+    assert (data["ok"], data["checkpoints"]) == (False, 1)
     (problem,) = data["problems"]
-    assert problem["thread"] is None
-    assert problem["path"] == f"{kind}/log"
-    assert problem["state"] == "damaged"
-    assert problem["entries"] == COUNT - 1
-    assert problem["size"] == log.stat().st_size
-    assert problem["offset"] < offset
+    assert problem.pop("offset") < offset
+    assert (
+        problem.items()
+        >= {
+            "thread": None,
+            "path": f"{kind}/log",
+            "state": "damaged",
+            "entries": COUNT - 1,
+            "size": log.stat().st_size,
+        }.items()
+    )
     assert graphkit("verify", runs, "order-17").code == 0
 
     would = graphkit("repair", runs, "--dry-run")
@@ -158,14 +162,6 @@ def test_a_torn_end_is_no_error_and_is_set_aside(runs, kind):
     assert graphkit("verify", runs).out.endswith("no problems\n")
 
 
-def test_a_log_whose_creation_did_not_finish_is_torn(runs):
-    path = runs / "langgraph-store" / "log"
-    path.write_bytes(path.read_bytes()[:20])
-    with FileSystemStore(runs) as store:
-        report = store.verify()
-    assert (report.state, report.reason) == ("torn", "its creation did not finish")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
     path = runs / kind / "log"
@@ -194,9 +190,13 @@ def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     assert files(runs).items() >= before.items()
 
 
-@pytest.mark.parametrize("content", [b"", bytes(600), b"\x89GKL"], ids=["empty", "zeros", "cut short"])
-def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content):
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"", ""), (bytes(600), ""), (b"\x89GKL", "its creation did not finish")]
+)
+def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content, reason):
     (runs / "langgraph-store" / "log").write_bytes(content)
+    with FileSystemStore(runs) as store:
+        assert store.verify().reason == reason
     done = graphkit("verify", runs)
     assert_shows(done, 0, "0 items")
     assert graphkit("repair", runs).code == 0
@@ -210,23 +210,6 @@ def test_a_directory_without_threads_is_verified(runs, tmp_path):
     assert graphkit("verify", tmp_path / "memory").out.startswith("0 threads, 0 checkpoints, 4 items, ")
     damage(tmp_path / "memory", "langgraph-store")
     assert graphkit("repair", tmp_path / "memory").lines[0].startswith("langgraph-store: kept 3 items")
-
-
-def test_the_classes_report_what_the_command_does(runs):
-    with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
-        assert store.verify().ok is True
-        assert store.verify().entries == COUNT
-        assert cache.verify().entries == COUNT
-        offset = damage(runs, "langgraph-store")
-        report = store.verify()
-        assert isinstance(report, EntriesReport)
-        assert report.ok is False
-        assert report.state == "damaged"
-        assert report.entries == COUNT - 1
-        assert report.offset < offset < report.offset + report.lost
-        assert store.repair() == report.lost
-        assert store.verify().ok
-    assert graphkit("verify", runs).code == graphkit("repair", runs).code == 0
 
 
 def test_the_commands_need_no_langgraph(runs):

@@ -4,7 +4,6 @@ Each story is watch_story once with each saver, and what is seen of it must be t
 """
 
 import asyncio
-import copy
 
 import pytest
 from langgraph._internal import _serde
@@ -208,34 +207,3 @@ def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path
     assert found == {"note": note, "more": [added]}
     final = graph.invoke({"note": old}, CONFIG)
     assert final == {"note": note, "more": [added, added]}
-
-
-def test_an_allowlist_and_a_copy_share_the_store(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path)
-    graphs.notes().compile(checkpointer=saver).invoke({"note": graphs.Note("old")}, CONFIG)
-    allowing = saver.with_allowlist([(graphs.Note.__module__, "Note")])
-    assert graphs.notes().compile(checkpointer=allowing).get_state(CONFIG).values["note"] == graphs.Note("new")
-    assert copy.copy(allowing).get_tuple(CONFIG) == allowing.get_tuple(CONFIG)
-
-
-# Delta channels
-
-
-@pytest.mark.parametrize(("frequency", "left"), [(1, 1), (3, 2), (1000, None)])
-def test_what_is_left_of_a_thread_with_delta_channels_can_still_be_read(frequency, left, tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    graph = graphs.delta(frequency, turns=6)
-    app = graph.compile(checkpointer=saver)
-    given = {"n": 0, "log": ["in"]}
-    values = app.invoke(given, CONFIG, durability="sync")
-    saver.copy_thread("t", "copy")
-    before = [*saver.list(CONFIG)]
-    saver.prune(["t"])
-    copied = {"configurable": {"thread_id": "copy"}}
-    for config in (CONFIG, copied):
-        state = app.get_state(config)
-        assert state.values == values
-    after = [*saver.list(CONFIG)]
-    assert len(after) == (left or len(before))
-    final = app.invoke({"n": 6}, CONFIG)
-    assert final["log"] == [*values["log"], "a6", "b7"]

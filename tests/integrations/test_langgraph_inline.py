@@ -8,16 +8,16 @@ import fcntl
 import os
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
 pytest.importorskip("langgraph")
 
-
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.support.langgraph import SMALL_STATE, WorkerCalls, find_write_lock
-from tests.support.langgraph_checkpoints import make_checkpoint, thread
+from tests.support.langgraph_checkpoints import make_checkpoint, thread, values_of
 
 CONFIG = thread()
 
@@ -49,10 +49,11 @@ def another_process_writes(saver):
         yield
 
 
-def find_mutex(saver):
-    """What a thread holds while it uses the connection, or the log."""
-    if isinstance(saver, SqliteCheckpointSaver):
-        return saver.store._database._connections.lock
+def connection_lock(saver):
+    return saver.store._database._connections.lock
+
+
+def log_lock(saver):
     return saver.store.catalogue.shared_log("t", "").mutex
 
 
@@ -76,6 +77,16 @@ def held_by_another_thread(mutex):
         holder.join()
 
 
+async def step(saver, config, value):
+    """Put a checkpoint and a write of it, and read it."""
+    made = make_checkpoint(version=saver.get_next_version(None, None), a=value)
+    config = await saver.aput(config, *made)
+    await saver.aput_writes(config, [("a", 1)], "task")
+    found = await saver.aget_tuple(config)
+    assert values_of(found) == {"a": value}
+    assert found.pending_writes == [("task", "a", 1)]
+
+
 async def warm(saver, hops):
     """Open the log, and read it once."""
     for n in range(2):
@@ -83,25 +94,26 @@ async def warm(saver, hops):
     hops.forget()
 
 
-async def step(saver, config, value):
-    """Put a checkpoint and a write of it, and read it."""
-    made = make_checkpoint(version=saver.get_next_version(None, None), a=value)
-    config = await saver.aput(config, *made)
-    await saver.aput_writes(config, [("a", 1)], "task")
-    return await saver.aget_tuple(config)
-
-
 def test_small_calls_of_an_open_log_run_inline(open_saver, hops):
     async def run():
         saver = open_saver()
         await warm(saver, hops)
         for n in range(5):
-            found = await step(saver, CONFIG, n)
-            assert found.checkpoint["channel_values"] == {"a": n}
-            assert found.pending_writes == [("task", "a", 1)]
-        assert await saver.aget_tuple(CONFIG) == found
+            await step(saver, CONFIG, n)
+        assert values_of(await saver.aget_tuple(CONFIG)) == {"a": 4}
 
     asyncio.run(run())
+    assert hops == []
+
+
+def test_the_first_calls_of_new_threads_run_in_the_event_loop_on_sqlite(tmp_path, hops):
+    async def run(saver):
+        await saver.aget_tuple(thread("unknown"))  # the first use opens the file
+        hops.forget()
+        await asyncio.gather(*(step(saver, thread(f"t{n}"), n) for n in range(20)))
+
+    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as saver:
+        asyncio.run(run(saver))
     assert hops == []
 
 
@@ -136,9 +148,7 @@ def test_the_event_loop_goes_on_while_another_process_writes(open_saver, hops):
             await hops.has_any.wait()
             assert hops == ["put"]
             assert not waiting.done()
-        found = await waiting
-        assert found.checkpoint["channel_values"] == {"a": 1}
-        assert found.pending_writes == [("task", "a", 1)]
+        await waiting
         assert saver.store.verify().ok
 
     asyncio.run(run())
@@ -146,16 +156,68 @@ def test_the_event_loop_goes_on_while_another_process_writes(open_saver, hops):
 
 
 @pytest.mark.parametrize("appends", [False, True])
-def test_the_event_loop_goes_on_while_another_thread_uses_the_log(open_saver, hops, appends):
-    saver = open_saver()
-
-    async def run():
+@pytest.mark.parametrize(
+    ("kind", "find_lock"),
+    [
+        (FileSystemCheckpointSaver, log_lock),
+        (SqliteCheckpointSaver, log_lock),
+        (SqliteCheckpointSaver, connection_lock),
+    ],
+)
+def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(tmp_path, hops, kind, find_lock, appends):
+    async def run(saver):
         await warm(saver, hops)
-        with held_by_another_thread(find_mutex(saver)):
-            call = step(saver, CONFIG, 1) if appends else saver.aget_tuple(CONFIG)
+        with held_by_another_thread(find_lock(saver)):
+            call = step(saver, CONFIG, 2) if appends else saver.aget_tuple(CONFIG)
             waiting = asyncio.create_task(call)
             await hops.has_any.wait()
-        assert (await waiting).checkpoint["channel_values"] == {"a": 1}
+            assert waiting.done() is False
+        await waiting
 
-    asyncio.run(run())
-    assert hops[0] == ("put" if appends else "get_tuple")
+    with kind(tmp_path / "store", fsync="never") as saver:
+        asyncio.run(run(saver))
+        assert hops[0] == ("put" if appends else "get_tuple")
+        assert [values_of(found)["a"] for found in saver.list(CONFIG)] == [*([2] if appends else []), 1, 0]
+
+
+def make(value):
+    return make_checkpoint(version=f"{value + 1:032}.0", a=value)
+
+
+def test_event_loops_and_threads_use_one_saver_at_once(tmp_path):
+    """Each puts to histories of its own; some states are too large for the event loop."""
+    loops, tasks, puts = 3, 8, 6
+    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
+
+    async def converse(name):
+        for value in range(puts):
+            made = make(value)
+            values = made[0]["channel_values"]
+            if value == 2:
+                values["large"] = [f"a text of {name}"] * 9000
+            config = await saver.aput(thread(name), *made)
+            await saver.aput_writes(config, [("a", value)], "task")
+            found = await saver.aget_tuple(thread(name))
+            assert values_of(found)["a"] == value
+            (write,) = found.pending_writes
+            assert write == ("task", "a", value)
+
+    async def run(name):
+        await asyncio.gather(*(converse(f"{name}-{n}") for n in range(tasks)))
+
+    def run_without_loop(name):
+        for value in range(puts * tasks):
+            saver.put(thread(name), *make(value))
+            assert saver.get_tuple(thread(name)).checkpoint["channel_values"] == {"a": value}
+
+    with saver, ThreadPoolExecutor(loops + 1) as pool:
+        running = [pool.submit(asyncio.run, run(f"loop{n}")) for n in range(loops)]
+        running.append(pool.submit(run_without_loop, "sync"))
+        for future in running:
+            future.result()
+        for n in range(loops):
+            for task in range(tasks):
+                listed = saver.list(thread(f"loop{n}-{task}"))
+                values = [values_of(found)["a"] for found in listed]
+                assert values == [*reversed(range(puts))]
+        assert saver.store.verify().ok

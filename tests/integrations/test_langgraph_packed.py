@@ -1,18 +1,28 @@
-"""Checkpoints are decoded from the packed bytes of their histories; other bytes are damage."""
+"""Checkpoints are packed as any other way to put would, and decoded from the packed bytes; other bytes are damage."""
 
+import random
 from datetime import UTC, datetime
 from decimal import Decimal
+from unittest import mock
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.types import Send
 
+from graphkit import END
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.saver_kit import Codec, FrozenDict
+from graphkit.saver_kit import SET, Codec, FrozenDict
 from savers._delta import BIN, LIST, STR, pack_header
 from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.writer import LogWriter
+from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.decoding import take_ancestor, take_apart
+from savers.langgraph.encoding import encode_successor
 from savers.langgraph.histories import FoundCheckpoint
-from tests.support.langgraph_checkpoints import again, put
+from savers.langgraph.metadata import derive_next_node
+from tests.disk.crashes import fixed
+from tests.support.langgraph_checkpoints import again, put, thread
+from tests.support.logs import locate_log
 
 HISTORY = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -35,16 +45,23 @@ def test_versions_of_types_that_no_saver_of_langgraph_makes(saver, version):
             assert other.get_tuple(config).checkpoint == checkpoint
 
 
-def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver):
+def test_what_is_read_shares_nothing_that_can_be_changed(saver):
     config = HISTORY
     for _ in range(3):
-        config = put(saver, config, {"parents": {}}, a=[1, {"b": [2]}])
-    for found in saver.list(HISTORY):
+        metadata = {"parents": {}, "set": {1, 2}}
+        config = put(saver, config, metadata, a=[1, {"b": [2]}])
+    listed = [*saver.list(HISTORY)]
+    by_id = [saver.get_tuple(config) for _ in range(2)]
+    for found in (*listed, *by_id):
         values = found.checkpoint["channel_values"]
         assert values == {"a": [1, {"b": [2]}]}
+        assert found.checkpoint["channel_versions"].keys() == {"a"}
+        assert found.metadata == {"parents": {}, "set": {1, 2}}
         values["a"][1]["b"].clear()
         found.checkpoint["channel_versions"].clear()
-        found.metadata["parents"]["x"] = 1
+        parents = found.metadata["parents"]
+        parents["x"] = 1
+        found.metadata["set"].clear()
 
 
 # What is no checkpoint of LangGraph
@@ -102,3 +119,141 @@ def test_so_are_writes_of_another_shape(write):
     for take in (take_apart, lambda found: take_ancestor(found, ["a"])):
         with pytest.raises(CheckpointCorruptionError, **IS_DAMAGED):
             take(found)
+
+
+# The short way of a usual put
+
+
+CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+
+def run_of(seed, count):
+    """Checkpoints as a graph makes them, and some that it does not make.
+
+    Channels appear, disappear, grow, move like a window, become short, and are emptied; versions are
+    strings or numbers; nodes see new versions; metadata are plain or nested.
+    """
+    dice = random.Random(seed)
+    values, versions, seen = {"n": 0, "window": []}, {"n": "1", "window": "1"}, {}
+    for number in range(count):
+        version = (
+            dice.choice([f"{number + 2:032}.{dice.random():016}", number + 2]) if dice.random() < 0.2 else f"v{number}"
+        )
+        window = [*values.get("window", []), {"id": str(number), "text": "x" * dice.choice([3, 200, 5000])}][-20:]
+        kinds = [
+            {"n": number},
+            {"n": number, "branch:to:a": None},
+            {"window": window},
+            {"window": window, "n": -number},
+            {"window": ["short"]},
+            {"text": f"{number} ä" * dice.choice([1, 40, 3000, 30_000])},
+            {f"new{dice.randrange(3)}": {"deep": [number]}},
+            {"raw": dice.randbytes(dice.choice([0, 63, 64, 65, 255, 256, 5000]))},
+            {},
+        ]
+        update = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])[0]
+        values = {**values, **update}
+        versions = {**versions, **dict.fromkeys(update, version)}
+        new_versions = dict.fromkeys(update, version)
+        if dice.random() < 0.1:
+            for name in update:
+                versions[name] = new_versions[name] = f"{version}.{name}"
+        if values and dice.random() < 0.3:
+            name = dice.choice([*values])
+            del values[name]
+            versions[name] = new_versions[name] = version
+        if len(versions) > 1 and dice.random() < 0.03:
+            name = dice.choice([*versions])
+            values.pop(name, None)
+            del versions[name]
+            new_versions.pop(name, None)
+        if dice.random() < 0.5:
+            seen = (
+                {**seen, dice.choice(["a", "b", "c"]): dict(dice.sample([*versions.items()], 1))} if versions else seen
+            )
+        checkpoint = empty_checkpoint()
+        checkpoint |= {
+            "id": f"1f1e6a33-9706-653a-8006-{number:012x}" if number % 5 else f"c{number}",
+            "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
+            "channel_values": dict(values),
+            "channel_versions": dict(versions),
+            "versions_seen": {node: dict(seen[node]) for node in seen},
+            "extra": "y" * (5000 if 100 < number < 120 else 5),
+        }
+        metadata = {"source": dice.choice(["input", "loop", "loop"]), "step": number // 2, "parents": {}}
+        if dice.random() < 0.1:
+            metadata["parents"] = {"": "p"}
+            metadata["list"] = (1, [2])
+        yield checkpoint, metadata, new_versions
+
+
+def written(root, seed):
+    """The bytes of a log, and how many puts took the short way."""
+    with (
+        fixed("usual"),
+        mock.patch.object(LogWriter, "put_packed", autospec=True, side_effect=LogWriter.put_packed) as short,
+    ):
+        saver = FileSystemCheckpointSaver(root, fsync="never")
+        config = CONFIG
+        puts = [*run_of(seed, 250)]
+        for number, (checkpoint, metadata, new_versions) in enumerate(puts):
+            own = thread(checkpoint_id=checkpoint["id"])
+            if number % 4 == 0:
+                saver.put_writes(own, [("n", number), ("window", ["w"])], f"early{number}")
+            config = saver.put(config, checkpoint, metadata, new_versions)
+            if number % 4 == 1:
+                saver.put_writes(own, [("n", number)], f"late{number}", "path")
+            if number % 9 == 0:
+                values = saver.get_tuple(CONFIG).checkpoint["channel_values"]
+                assert values == checkpoint["channel_values"]
+            if number % 40 == 7:
+                config = saver.put(config, checkpoint, metadata, new_versions)  # replaces it
+            if number % 40 == 17:
+                # It replaces an older one, so the last record is not that of the latest checkpoint.
+                older, *_ = puts[number - 4]
+                parent = thread(checkpoint_id=older["id"])
+                saver.put(parent, *puts[number - 3])
+            if number % 50 == 49:
+                saver.store.catalogue.logs.close()  # the next put continues what it reads
+        assert saver.store.verify().ok
+        for (checkpoint, _, _), found in zip(reversed(puts), saver.list(CONFIG), strict=True):
+            stored = found.checkpoint
+            assert stored["channel_values"] == checkpoint["channel_values"]
+            assert stored["channel_versions"] == checkpoint["channel_versions"]
+        saver.store.close()
+    return locate_log(root).read_bytes(), short.call_count
+
+
+def encode_for_the_general_way(*arguments):
+    """Return what changed by its keys instead of packed."""
+    successor = encode_successor(*arguments)
+    if successor is None or successor.packed is None:
+        return successor
+    return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
+
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
+    short, taken = written(tmp_path / "short", seed)
+    with mock.patch.object(module, "encode_successor", encode_for_the_general_way):
+        general, none_taken = written(tmp_path / "general", seed)
+    assert taken > 80, "many puts are usual"
+    assert none_taken == 0
+    assert short == general
+
+
+@pytest.mark.parametrize(
+    ("values", "following"),
+    [
+        ({"n": 1}, END),
+        ({"branch:to:b": None, "branch:to:a": None}, "langgraph:a, b"),
+        ({"join:a+b:c": {"a"}}, END),
+        ({"join:a+b:c": {"a", "b"}, "branch:to:d": None}, "langgraph:c, d"),
+        ({"__pregel_tasks": [Send("x", 1)]}, "langgraph:x"),
+        ({"__pregel_tasks": [Send("y", 1)]}, "langgraph:y"),
+    ],
+)
+def test_the_next_node_depends_on_the_values_where_they_decide(values, following):
+    versions = dict.fromkeys([*values, "branch:to:z"], 1)
+    assert derive_next_node({"channel_values": values, "channel_versions": versions}) == following

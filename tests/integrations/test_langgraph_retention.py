@@ -3,8 +3,8 @@
 import asyncio
 import os
 import threading
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from unittest import mock
 
 import pytest
 from langgraph.types import Command
@@ -45,12 +45,19 @@ def read_states(app):
 
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
 def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
-    run_delta(saver, frequency)
+    app = run_delta(saver, frequency)
+    before = app.get_state(THREAD)
+    log = before.values["log"]
     saver.copy_thread("t", "u")
     saver.prune(["u"])
     saver.store.prune("t", keep_last=1)
-    histories = [[info.id for info in saver.store.history(RunnableConfig(name))] for name in ("t", "u")]
-    assert histories[0] == histories[1]
+    of_t, of_u = (saver.store.history(name) for name in ("t", "u"))
+    assert [info.id for info in of_t] == [info.id for info in of_u]
+    for config in (THREAD, thread("u")):
+        state = app.get_state(config)
+        assert state.values["log"] == log
+        final = app.invoke({"n": 12}, config)
+        assert final["log"] == [*log, "a12", "b13"]
 
 
 def test_parents_in_a_circle_or_missing_end_the_search():
@@ -149,12 +156,9 @@ def fill(directory):
     return saver
 
 
-@contextmanager
 def without_background_thread():
-    """Leaves the sweeps to the test."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PeriodicSweep, "start", lambda *_, **__: None)
-        yield
+    """Leave the sweeps to the test."""
+    return mock.patch.object(PeriodicSweep, "start")
 
 
 def test_threads_without_a_write_for_the_ttl_are_deleted(tmp_path):
@@ -179,24 +183,7 @@ def test_without_ttl_nothing_is_deleted(tmp_path):
     assert "graphkit-ttl" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
-@pytest.mark.parametrize("write", ["answer", "put_writes", "update"])
-def test_a_write_restarts_the_time(tmp_path, write):
-    fill(tmp_path)
-    with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        app = graphs.nested().compile(checkpointer=saver)
-        waiting = thread("waiting")
-        if write == "answer":
-            app.invoke(Command(resume="yes"), waiting)
-        elif write == "put_writes":
-            latest = app.get_state(waiting).config
-            saver.put_writes(latest, [("log", ["x"])], "task")
-        else:
-            app.update_state(waiting, {"log": ["x"]})
-        assert saver.sweep_ttl() == 2
-        assert "waiting" in saver.store.threads()
-
-
-def note_deletion(monkeypatch, wanted, failures=()):
+def note_deletion(monkeypatch, wanted, failures):
     """Return an event that is set when a thread was deleted; its deletion fails before."""
     deleted = threading.Event()
     delete_idle = FileSystemSaver.delete_idle
@@ -214,15 +201,7 @@ def note_deletion(monkeypatch, wanted, failures=()):
     return deleted
 
 
-def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
-    fill(tmp_path)
-    deleted = note_deletion(monkeypatch, "waiting")  # the last of the threads
-    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        assert deleted.wait(WAIT)
-        assert saver.store.threads() == ["own", "recent"]
-
-
-def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
+def test_a_sweep_in_the_background_logs_an_error_and_tries_again_in_the_next_round(tmp_path, monkeypatch, caplog):
     fill(tmp_path)
     monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))
     refused = CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))
@@ -238,12 +217,6 @@ def test_closing_ends_the_thread(tmp_path):
         background = saver._sweeper._thread
         assert background.daemon
     assert not background.is_alive()
-
-    async def run():
-        async with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-            return saver._sweeper._thread
-
-    assert not asyncio.run(run()).is_alive()
 
 
 def test_a_program_ends_although_it_closes_nothing(tmp_path):

@@ -156,13 +156,12 @@ def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_p
 
 
 def test_an_import_gives_each_user_a_key(tmp_path):
-    with SqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
-        app = compiled(old)
-        app.invoke({"messages": [("user", SECRET)]}, config_of("anna"))
-    cipher = of_the_user({"anna": bytes(32)})
-    assert import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs", cipher=cipher).ok
-    with FileSystemCheckpointSaver(tmp_path / "runs", cipher=cipher) as saver:
-        assert saver.store.own_key("anna") == "anna"
+    source = tmp_path / "old.sqlite"
+    with SqliteSaver.from_conn_string(str(source)) as old:
+        compiled(old).invoke({"messages": [("user", SECRET)]}, config_of("anna"))
+    with FileSystemSaver(tmp_path / "runs", cipher=of_the_user({"anna": bytes(32)})) as saver:
+        assert import_langgraph_sqlite(source, saver).ok
+        assert saver.own_key("anna") == "anna"
 
 
 def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path, key_file):
@@ -198,21 +197,8 @@ def key_file(tmp_path):
     return path
 
 
-@pytest.fixture(params=[False, True], ids=["new", "existing"])
-def database(request, tmp_path):
-    """A database that does not exist yet, or has a thread."""
-    path = tmp_path / "target.sqlite"
-    if request.param:
-        with SqliteSaver.from_conn_string(str(path)) as saver:
-            compiled(saver).invoke({"messages": [("user", "hello")]}, {"configurable": {"thread_id": "ben"}})
-    return path
-
-
-def bytes_of(path):
-    return path.read_bytes() if path.exists() else None
-
-
-def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database, tmp_path):
+def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, tmp_path):
+    database = tmp_path / "target.sqlite"
     report = export_langgraph_sqlite(sealed, database, cipher=KEYS, plaintext=True)
     assert report.ok is True
     assert report.threads == 1
@@ -224,7 +210,7 @@ def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database
         assert texts(compiled(target)) == messages
         for exported, original in zip(target.list(CONFIG), source.list(CONFIG), strict=True):
             assert exported.checkpoint == original.checkpoint
-    assert SECRET.encode() in bytes_of(database)
+    assert SECRET.encode() in database.read_bytes()
     assert SECRET.encode() not in stored(sealed)
     assert import_langgraph_sqlite(database, tmp_path / "again", cipher=KEYS).ok
     with FileSystemCheckpointSaver(tmp_path / "again", cipher=KEYS) as saver:
@@ -235,18 +221,18 @@ def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, database
     ("options", "error", "message"),
     [
         ({"cipher": KEYS}, CheckpointerConfigurationError, "plaintext=True, --plaintext"),
-        ({}, CheckpointKeyError, "'2026'"),
         ({"plaintext": True}, CheckpointKeyError, "'2026'"),
         ({"cipher": {"2027": bytes(32)}, "plaintext": True}, CheckpointKeyError, "'2026'"),
         ({"cipher": {"2026": bytes(32)}, "plaintext": True}, CheckpointKeyError, "'2026'"),
     ],
-    ids=["no request", "nothing", "no key", "another key", "wrong key"],
+    ids=["no request", "no key", "another key", "wrong key"],
 )
-def test_without_the_request_or_the_key_nothing_is_exported(sealed, database, options, error, message):
-    before = bytes_of(database), stored(sealed)
+def test_without_the_request_or_the_key_nothing_is_exported(sealed, tmp_path, options, error, message):
+    before = stored(sealed)
     with pytest.raises(error, match=message):
-        export_langgraph_sqlite(sealed, database, **options)
-    assert (bytes_of(database), stored(sealed)) == before
+        export_langgraph_sqlite(sealed, tmp_path / "target.sqlite", **options)
+    assert not (tmp_path / "target.sqlite").exists()
+    assert stored(sealed) == before
 
 
 def test_the_command_takes_the_keys_and_must_be_asked(sealed, tmp_path, key_file):

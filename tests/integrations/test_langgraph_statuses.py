@@ -3,6 +3,7 @@
 import json
 import operator
 from typing import Annotated, TypedDict
+from unittest import mock
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
@@ -11,13 +12,16 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from graphkit import RunnableConfig, operations
-from graphkit.errors import CheckpointConflictError
-from savers import FileSystemSaver
+from graphkit import CheckpointConflictError, RunnableConfig, operations
+from graphkit.transfer import copy_threads
+from savers import FileSystemSaver, MemorySaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
+from tests.integrations.langgraph_graphs import chain
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph import run_without_langgraph
 from tests.support.terminal import graphkit, read_json
+from tests.support.threads import assert_same
+from tests.support.workers import status_everywhere
 
 T = RunnableConfig("t")
 CONFIG = {"configurable": {"thread_id": "t"}}
@@ -43,10 +47,9 @@ def saver(make_saver):
 
 
 def status(saver):
-    store = saver.store
-    (found,) = {store.summary(T).status, store.history(T)[0].status, store.recent(T, limit=1)[0].status}
-    assert {info.status for info in store.history(T)[1:]} <= {""}
-    return found
+    """Return the status of the thread, which no older checkpoint has."""
+    assert {info.status for info in saver.store.history(T)[1:]} <= {""}
+    return status_everywhere(saver.store)
 
 
 def asked(saver):
@@ -247,3 +250,52 @@ def test_a_malformed_interrupt_hides_no_other_thread(tmp_path, stored):
         assert sorted(saver.threads()) == ["one", "two"]
         assert [waiting.thread_id for waiting in saver.interrupts()] == ["one"]
     assert [row["thread"] for row in read_json("threads", tmp_path)] == ["one", "two"]
+
+
+# Half a copy
+
+
+OTHER = {"configurable": {"thread_id": "other"}}
+
+
+class Count(TypedDict):
+    n: int
+
+
+def make_graph(saver, effects):
+    def count(state):
+        effects.append("count")
+        return {"n": state["n"] + 1}
+
+    inner = chain(Count, count=count).compile(checkpointer=True)
+    graph = chain(Count, inner=inner, ask=lambda _: {"n": interrupt("go on?")})
+    return graph.compile(checkpointer=CheckpointSaver(saver))
+
+
+@pytest.mark.sweep(2, of="puts", in_turn=True)
+@pytest.mark.parametrize("puts", [1, 3, 4])
+def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(make_saver, puts):
+    source, target = MemorySaver(), make_saver("target")
+    make_graph(source, []).invoke({"n": 1}, CONFIG)
+    effects = []
+    graph = make_graph(target, effects)
+    graph.invoke({"n": 5}, OTHER)
+    effects.clear()
+    effects_of_puts = [*[mock.DEFAULT] * puts, OSError]
+    with mock.patch.object(target, "put", wraps=target.put, side_effect=effects_of_puts), pytest.raises(OSError):
+        copy_threads(source, target, ["t"])
+    assert target.history(RunnableConfig("t"))[0].status == "incomplete"
+    for attempt in (
+        lambda: graph.invoke(None, CONFIG),
+        lambda: graph.invoke(Command(resume=7), CONFIG),
+        lambda: graph.invoke({"n": 1}, CONFIG),
+        lambda: graph.get_state(CONFIG),
+        lambda: graph.update_state(CONFIG, {"n": 3}),
+    ):
+        with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+            attempt()
+    assert effects == []
+    assert {found.config["configurable"]["thread_id"] for found in graph.checkpointer.list(None)} >= {"other"}
+    copy_threads(source, target, ["t"])
+    assert_same(source, target)
+    assert graph.invoke(Command(resume=7), CONFIG) == {"n": 7}

@@ -260,10 +260,13 @@ def test_no_graph_of_graphkits_takes_a_thread_of_langgraphs_for_its_own(saver):
 def test_a_thread_of_graphkits_is_refused_and_not_listed(saver):
     make_own(saver).invoke({"n": 0}, CONFIG)
     before = saver.store.size("t")
-    with pytest.raises(CheckpointConflictError):
-        saver.get_tuple(CONFIG)
-    with pytest.raises(CheckpointConflictError):
-        put(saver, a=1)
+    for use in (
+        lambda: saver.get_tuple(CONFIG),
+        lambda: put(saver, a=1),
+        lambda: saver.get_delta_channel_history(config=CONFIG, channels=["n"]),
+    ):
+        with pytest.raises(CheckpointConflictError):
+            use()
     assert list(saver.list(None)) == []
     assert saver.store.size("t") == before
     stored = put(saver, thread("other"), a=1)

@@ -11,9 +11,7 @@ from langgraph.types import Command, interrupt
 
 from graphkit import RunnableConfig
 from graphkit.errors import AccessDeniedError
-from graphkit.testing import made
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, acting_as, policies
-from savers._wrappers.base import SupportsLogs
 from savers.langgraph import CheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 
@@ -122,30 +120,6 @@ def test_what_the_policy_refuses(make_saver, is_async):
     with pytest.raises(AccessDeniedError):
         run({"items": []}, config("new"))
     assert sorted(saver.threads()) == ["ann's", "bob's"]
-
-
-def test_every_method_of_the_logs_is_guarded(tmp_path):
-    saver = FileSystemSaver(tmp_path, fsync="never")
-    saver.put("t", made({"n": 1}))
-    guarded = AccessControlledSaver(saver, lambda *_: False)
-    config = RunnableConfig("t")
-    refused = {
-        "read_log": lambda: guarded.read_log(config, print, None),
-        "append_to_log": lambda: guarded.append_to_log(config, print),
-        "put_packed_writes": lambda: guarded.put_packed_writes(config, None, {"k": b"1"}),
-    }
-    harmless = {
-        "list_heads": lambda: guarded.list_heads({}),
-        "call_without_waiting": lambda: guarded.call_without_waiting(config, print, appends=False),
-        "describe": guarded.describe,
-    }
-    assert {name for name in dir(SupportsLogs) if name[0] != "_"} == {*refused, *harmless}
-    for call in refused.values():
-        with pytest.raises(AccessDeniedError):
-            call()
-    assert [call() for call in harmless.values()] == [[], None, saver.describe()]
-    assert not saver.get_writes("t")
-    saver.close()
 
 
 @pytest.mark.filterwarnings("ignore:refusals are not recorded")

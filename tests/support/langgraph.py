@@ -51,18 +51,14 @@ class WorkerCalls(list):
     def __init__(self, monkeypatch):
         super().__init__()
         self.has_any = asyncio.Event()
-        self.has_put = asyncio.Event()
         monkeypatch.setattr(langgraph_saver, "run_in_thread", self._run_in_thread)
 
     def forget(self):
         """Begin again, as if nothing had run in a thread."""
         self.clear()
         self.has_any.clear()
-        self.has_put.clear()
 
     async def _run_in_thread(self, call, *arguments):
         self.append(getattr(call, "func", call).__name__)
         self.has_any.set()
-        if self[-1] == "put":
-            self.has_put.set()
         return await asyncio.to_thread(call, *arguments)

@@ -9,9 +9,11 @@ from functools import partial
 from threading import Event
 
 import pytest
+from psycopg_pool import ConnectionPool
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError, CheckpointCorruptionError, CheckpointNotFoundError
+from savers import PostgresSaver
 from tests.sql.savers import fill, put, run_sql
 from tests.support.checkpoints import list_ids
 from tests.support.databases import OutcomeUnknownError, limit_read
@@ -31,23 +33,16 @@ def test_eight_processes_on_one_thread(saver, open_saver, start_client):
         acknowledged += lines
     assert len(acknowledged) == 200
     checkpoints = saver.list(T)
-    ids = [checkpoint.id for checkpoint in checkpoints]
-    assert sorted(ids) == sorted(acknowledged)
+    assert sorted(checkpoint.id for checkpoint in checkpoints) == sorted(acknowledged)
     for checkpoint in checkpoints:
         name, _, digits = checkpoint.id.rpartition(" ")
         number = int(digits)
         assert checkpoint.state == {"name": name, "items": list(range(number))}
         assert checkpoint.parent_id == (f"{name} {number - 1}" if number else None)
-    report = saver.verify()
-    assert report.ok
-    assert report.threads[0].files[0].checkpoints == 200
+    assert saver.verify().ok
 
 
 def test_a_pool_of_one_connection_is_enough(postgres_opener):
-    from psycopg_pool import ConnectionPool
-
-    from savers import PostgresSaver
-
     with ConnectionPool(postgres_opener.args[0], min_size=1, max_size=1) as pool:
         saver = PostgresSaver(pool=pool, schema=postgres_opener.keywords["schema"], lock_timeout=60.0)
         fill(saver, 6)
@@ -197,10 +192,8 @@ def test_a_commit_whose_outcome_stays_unknown_is_an_error_and_the_next_put_sees_
     with pytest.raises(OutcomeUnknownError):
         put(saver, {"items": []})
     put(saver, {"items": [1]})
-    assert [checkpoint.state.get("items") for checkpoint in open_saver().list(T)][:2] == [
-        [1],
-        ["item 0", "item 1", "item 2"],
-    ]
+    latest, before, *_ = open_saver().list(T)
+    assert (latest.state["items"], before.state["number"]) == ([1], 2)
     assert saver.verify().ok
 
 
@@ -267,10 +260,6 @@ def test_a_file_that_was_replaced_is_read_again(sqlite_opener, tmp_path):
 # Closing, forks, other processes, async
 
 
-def _put_in_child(saver):
-    put(saver, {"number": "child"})
-
-
 def test_a_child_does_not_wait_for_the_threads_of_its_parent(saver):
     fill(saver, 3)
     is_in_use = Event()
@@ -283,7 +272,7 @@ def test_a_child_does_not_wait_for_the_threads_of_its_parent(saver):
     with ThreadPoolExecutor(1) as executor:
         executor.submit(saver.read_log, T, use, None)
         is_in_use.wait()
-        child = multiprocessing.get_context("fork").Process(target=_put_in_child, args=(saver,))
+        child = multiprocessing.get_context("fork").Process(target=put, args=(saver, {"number": "child"}))
         child.start()
         child.join(20)
         child.kill()

@@ -1,7 +1,5 @@
 """Sealed histories in every store: what the key of a history protects; in databases: no plaintext in any column."""
 
-import sqlite3
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -224,15 +222,6 @@ def test_without_the_key_verify_reports_it_and_repair_refuses(store, wrong):
         assert logs_of(saver) == logs
 
 
-def test_the_options_are_checked(open_saver):
-    saver = type(open_saver())
-    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
-        open_saver(cipher={"a": b"short"})
-    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
-        saver.check_options(*open_saver.opener.args, cipher={"a": b"short"})
-    saver.check_options(*open_saver.opener.args, cipher="no such file")
-
-
 # Moved and changed records
 
 
@@ -353,25 +342,6 @@ def test_after_a_rotation_of_plain_histories_nothing_of_them_is_in_the_database(
     assert len(saver.rotate().rewritten) == 3
     assert_no_plaintext(saver)
     assert len(view(saver)) == len(view(saver, version=1)) == 12
-
-
-def test_vacuum_removes_what_a_plain_saver_has_deleted(sqlite_opener):
-    with sqlite_opener(compression=None) as plain:
-        write(plain)
-        plain.put(OTHER, made(1))
-    with closing(sqlite3.connect(plain.db_file, isolation_level=None)) as connection:
-        # As `delete` does; but some systems build SQLite so that it always overwrites.
-        connection.execute("PRAGMA secure_delete = OFF")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("DELETE FROM graphkit_histories WHERE thread = 't'")
-    with sqlite_opener(cipher=NEW) as saver:
-        saver.rotate()
-        assert b"plain line" in stored(saver)
-    with closing(sqlite3.connect(saver.db_file)) as connection:
-        connection.execute("VACUUM")
-    assert_no_plaintext(saver)
-    with sqlite_opener(cipher=NEW) as saver:
-        assert len(view(saver, OTHER)) == 1
 
 
 def test_what_a_saver_with_keys_deletes_is_overwritten(sqlite_opener):

@@ -9,13 +9,12 @@ from contextlib import ExitStack
 import pytest
 
 from graphkit import END, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver
 from graphkit.operations import submit
 from tests.sql import flow
 from tests.sql.flow_processes import PATIENCE, start_process
 
 
-def begin(saver: BaseCheckpointSaver, folder, threads):
+def begin(saver, folder, threads):
     """Leave runs as their process does that dies after the first checkpoint."""
     app = flow.make_served_graph(str(folder)).compile(checkpoint_saver=saver)
     for thread_id in threads:
@@ -51,7 +50,9 @@ def start(launcher, server, schema):
         yield start_one
 
 
-def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, start, tmp_path, sweep):
+def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step_once(
+    open_postgres_saver, start, tmp_path, sweep
+):
     saver = open_postgres_saver()
     count = sweep.count(40, 16)
     threads = [f"t{number:02}" for number in range(count)]
@@ -59,14 +60,16 @@ def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, st
     begin(saver, tmp_path, threads[:half])
     for _ in range(4):
         start("serve", str(tmp_path), None)
-    begin(saver, tmp_path, threads[half:])
+    for thread in threads[half:]:
+        submit(saver, {}, thread)
     wait_until(saver, threads, "interrupted")
     answering = [start("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")
     for process in answering:
         assert process.wait(PATIENCE) == 0
+    lines = (tmp_path / "work").read_text().splitlines()
     each_step = itertools.product(threads, ("draft", "publish"))
-    assert read_work(tmp_path) == dict.fromkeys(each_step, 1)
+    assert Counter(tuple(line.split()[:2]) for line in lines) == dict.fromkeys(each_step, 1)
     for thread in threads:
         assert read_log(saver, thread) == ["draft", "yes", "publish"]
 
@@ -97,25 +100,6 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert [info.id for info in saver.history(RunnableConfig("t"))] == history
     assert read_log(saver, "t") == ["draft", "yes", "publish"]
     assert saver.get(RunnableConfig("t")).next_node_id == END
-
-
-def read_work(folder):
-    """How often each thread did each step."""
-    lines = (folder / "work").read_text().splitlines()
-    return Counter(tuple(line.split()[:2]) for line in lines)
-
-
-def test_submitted_runs_begin_once(open_postgres_saver, start, tmp_path):
-    saver = open_postgres_saver()
-    for _ in range(3):
-        start("serve", str(tmp_path), None)
-    threads = [f"t{number:02}" for number in range(20)]
-    for thread in threads:
-        submit(saver, {"log": "in"}, thread)
-    wait_until(saver, threads, "interrupted")
-    assert read_work(tmp_path) == {(thread, "draft"): 1 for thread in threads}
-    for thread in threads:
-        assert saver.history(RunnableConfig(thread))[-1].stopped == "queued"
 
 
 def test_two_submits_with_a_key_at_once_are_one(open_postgres_saver):

@@ -165,7 +165,8 @@ def test_a_conversation_is_remembered_by_its_thread(model):
     assert "continuing bob: 4 messages" in second.err
     *messages, last = run("--json", stdin="Hi\n").lines
     assert len(messages) == 2
-    assert "continuing" in run("--thread", json.loads(last)["thread"], stdin="").err
+    thread = json.loads(last)["thread"]
+    assert "continuing" in run("--thread", thread, stdin="").err
 
 
 def test_without_a_checkpointer_nothing_is_kept():

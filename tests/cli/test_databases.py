@@ -122,7 +122,8 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     name = f"{default} schema='{schema}'"
     assert_refused(graphkit("threads", name), 13, f"no tables of graphkit in schema {schema} of")
     found = connection.execute("SELECT to_regnamespace(%s)", [f'"{schema}"'])
-    assert found.fetchone() == (None,), "reading makes none"
+    row = found.fetchone()
+    assert row == (None,), "reading makes none"
     assert graphkit("copy", store, "--to", name).code == 0
     with get_saver("postgres", path=own_database, schema=schema) as saver:
         assert sorted(saver.threads()) == ["import-a", "order-17", "order-18"]
@@ -159,7 +160,8 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
     with SqliteSaver(path) as saver:
         for thread, values in texts.items():
             for value in values:
-                saver.put(thread, Checkpoint(node_id="n", next_node_id="n", state={"value": value}))
+                checkpoint = Checkpoint(node_id="n", next_node_id="n", state={"value": value})
+                saver.put(thread, checkpoint)
     data = path.read_bytes()
     page = data.index(texts["a"][2][-100:]) // 4096 * 4096
     path.write_bytes(replace_bytes(data, page, b"\xff" * 8))

@@ -107,7 +107,8 @@ def test_a_missing_database_file_is_not_created(databases, tmp_path):
     assert graphkit("threads", f"sqlite:{tmp_path}").code == 18
     assert databases == []
     (tmp_path / "runs.db").write_bytes(b"SQLite format 3\0...")
-    assert_refused(graphkit("threads", tmp_path / "runs.db"), 18, f"type sqlite:{tmp_path / 'runs.db'}")
+    done = graphkit("threads", tmp_path / "runs.db")
+    assert_refused(done, 18, f"type sqlite:{tmp_path / 'runs.db'}")
     for name in ("sqlite:", "postgres:"):
         assert graphkit("threads", name).code == 2
 

@@ -150,7 +150,8 @@ LISTS = [
 def test_only_a_list_that_goes_on_exactly_is_exported_as_what_it_grew_by():
     source = MemorySaver()
     for number, value in enumerate(LISTS):
-        source.put("t", checkpoint(number, "n", "m", {"l": value}))
+        state = {"l": value}
+        source.put("t", checkpoint(number, "n", "m", state))
     lines = list(export_threads(source))
     changes = [line["state"] for line in read(lines) if "state" in line]
     kinds = [next(iter(change), "same") for change in changes]
@@ -369,8 +370,10 @@ def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
     for _ in range(10):
         lines, at = make_odd(dice, whole)
         if at != len(lines) - 1:  # the sum is right, as if a bug had written the file
-            lines[-1] |= json.loads(end_of("".join(written(lines[2:-1]))))
-        target = dice.choice([MemorySaver, VersionedMemorySaver])()
+            end = end_of("".join(written(lines[2:-1])))
+            lines[-1] |= json.loads(end)
+        saver_class = dice.choice([MemorySaver, VersionedMemorySaver])
+        target = saver_class()
         try:
             report = import_threads(target, written(lines), types=TYPES)
         except CheckpointerError:

@@ -46,8 +46,10 @@ def test_a_line_per_step_of_another_process(watch, saver):
     saver.put_writes(AT, {"answer:q-1": {"yes": True}})
     saver.put("order-18", step("x", END))
     saver.put(AT, step("approve", "ship"))
-    saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", None))
-    saver.put_writes(AT, {"failure": {"node_id": "ship", "type": "ValueError", "message": "no van", "at": 1}})
+    nested = RunnableConfig("order-17", checkpoint_ns="sub")
+    saver.put(nested, step("inner", None))
+    failure = {"node_id": "ship", "type": "ValueError", "message": "no van", "at": 1}
+    saver.put_writes(AT, {"failure": failure})
     saver.release(AT)
     saver.put(AT, step("again", END))
     found = [read_text(line) for line in watching.lines()]
@@ -133,10 +135,12 @@ def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
         watching.process.stdout.readline()
     assert launcher.run("-m", "graphkit", "answer", store, "order-17", "--value", "1").returncode == 0
     answered, idle = map(json.loads, watching.lines())
-    assert [(row["kind"], row["status"], row["told"]) for row in (answered, idle)] == [
-        ("answer", "answered", "answered: 1"), ("idle", "answered", None),
-    ]  # fmt: skip
-    assert read_json("threads", store, "--status", "answered")[0]["thread"] == "order-17"
+    assert answered["kind"] == "answer"
+    assert answered["status"] == idle["status"] == "answered"
+    assert answered["told"] == "answered: 1"
+    assert idle["kind"] == "idle"
+    (row,) = read_json("threads", store, "--status", "answered")
+    assert row["thread"] == "order-17"
 
 
 def test_bad_input(store, tmp_path):

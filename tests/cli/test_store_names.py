@@ -41,15 +41,12 @@ def databases(monkeypatch):
 
 def test_what_a_name_stands_for():
     for name, parsed in (
-        ("runs", None),
         ("./sqlite/runs", None),
         ("C:\\runs", None),
         ("nonsense:x", None),
-        ("sqlite:a/b.db", StoreName("sqlite", "a/b.db")),
         ("sqlite:/a:b.db", StoreName("sqlite", "/a:b.db")),
         ("postgres:postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
         ("postgres:host=h dbname=d", StoreName("postgres", "host=h dbname=d")),
-        ("postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
         ("postgres://u@h/d", StoreName("postgres", "postgres://u@h/d")),
         ("postgresql://u@h/d?schema=x", StoreName("postgres", "postgresql://u@h/d", "x")),
         ("postgres:postgres://h/d?a=b&schema=my%20x&c=d", StoreName("postgres", "postgres://h/d?a=b&c=d", "my x")),
@@ -58,7 +55,6 @@ def test_what_a_name_stands_for():
         ("postgresql://h/d?myschema=x", StoreName("postgres", "postgresql://h/d?myschema=x")),
         ("postgres:host=h schema=x dbname=d", StoreName("postgres", "host=h dbname=d", "x")),
         ("postgres:schema = 'it\\'s' host=h", StoreName("postgres", "host=h", "it's")),
-        ("postgres:schema=x", StoreName("postgres", "", "x")),
         ("postgres:schema=", StoreName("postgres", "", "")),
         ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
         ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from tests.sql.rows import add_history, fenced_put, positions
+from tests.sql.rows import add_history, fenced_put
 from tests.support.databases import PostgresDatabase
 from tests.support.forked import run_in_child
 
@@ -160,23 +160,6 @@ def test_a_lease_is_renewed_while_the_lock_is_held(open_postgres):
         with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
             pass
     assert expires(database) is None
-
-
-def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, open_postgres, server, schema):
-    database = open_postgres(lease=0.5)
-    history = add_history(database)
-    options = {"schema": schema, "lease": 0.5}
-    with Holder(launcher, "postgres", server.connection_string, options, "t", SOON) as holder:
-        assert holder.read() == "held"
-        assert holder.put(history, 0) == 1
-        holder.send(signal.SIGSTOP)
-        with database.run_locks.hold("t", SOON):
-            assert fenced_put(database, "t", history, 1) == 1
-            holder.send(signal.SIGCONT)
-            assert holder.put(history, 2) == 0
-            assert fenced_put(database, "t", history, 3) == 1
-        assert holder.put(history, 4) == 0
-    assert positions(database, history) == [0, 1, 3]
 
 
 def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, open_postgres, server, schema):

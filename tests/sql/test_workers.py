@@ -4,14 +4,13 @@ import itertools
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 
 from graphkit import END, RunnableConfig
 from graphkit.operations import submit
 from tests.sql import flow
-from tests.sql.flow_processes import PATIENCE, start_process
+from tests.support.workers import PATIENCE
 
 
 def begin(saver, folder, threads):
@@ -36,22 +35,8 @@ def read_log(saver, thread_id):
     return saver.get(RunnableConfig(thread_id)).state["log"]
 
 
-@pytest.fixture
-def start(launcher, server, schema):
-    with ExitStack() as stack:
-
-        def start_one(what, *arguments, lease=10.0):
-            options = {"schema": schema, "lease": lease}
-            process = stack.enter_context(start_process(launcher, what, server.connection_string, options, *arguments))
-            if what == "serve":
-                assert process.stdout.readline() == "serving\n"
-            return process
-
-        yield start_one
-
-
 def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step_once(
-    open_postgres_saver, start, tmp_path, sweep
+    open_postgres_saver, start_flow, tmp_path, sweep
 ):
     saver = open_postgres_saver()
     count = sweep.count(40, 16)
@@ -59,11 +44,11 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
     half = count // 2
     begin(saver, tmp_path, threads[:half])
     for _ in range(4):
-        start("serve", str(tmp_path), None)
+        assert start_flow("serve", str(tmp_path), None).stdout.readline() == "serving\n"
     for thread in threads[half:]:
         submit(saver, {}, thread)
     wait_until(saver, threads, "interrupted")
-    answering = [start("answer", threads[first::2]) for first in range(2)]
+    answering = [start_flow("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")
     for process in answering:
         assert process.wait(PATIENCE) == 0
@@ -77,15 +62,16 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
 @pytest.mark.parametrize(
     ("number", "lease"), [(signal.SIGKILL, 3600.0), (signal.SIGSTOP, 2.0)], ids=["killed", "stopped"]
 )
-def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, start, tmp_path, number, lease):
+def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, start_flow, tmp_path, number, lease):
     saver = open_postgres_saver(lease=lease)
-    first = start("serve", str(tmp_path), "t", lease=lease)
+    first = start_flow("serve", str(tmp_path), "t", lease=lease)
+    assert first.stdout.readline() == "serving\n"
     begin(saver, tmp_path, ["t"])
     wait_until(saver, ["t"], "interrupted")
-    start("answer", ["t"]).wait(PATIENCE)
+    start_flow("answer", ["t"]).wait(PATIENCE)
     assert first.stdout.readline() == "waiting\n"
     first.send_signal(number)
-    second = start("serve", str(tmp_path), None, lease=lease)
+    second = start_flow("serve", str(tmp_path), None, lease=lease)
     wait_until(saver, ["t"], "finished")
     history = [info.id for info in saver.history(RunnableConfig("t"))]
     if number == signal.SIGSTOP:

@@ -263,12 +263,14 @@ def test_a_missing_row_before_the_last_keyframe_is_an_error_for_those_who_need_i
         assert rows_of(saver) == before
 
 
-def test_a_reader_that_goes_on_finds_a_row_without_bytes(saver, open_saver):
+@pytest.mark.parametrize(("index", "length"), [(-1, 0), (-2, None)], ids=["without bytes", "missing"])
+def test_a_reader_that_goes_on_finds_a_bad_row(saver, open_saver, index, length):
     fill(saver, 3)
     reader = open_saver()
     assert reader.get(T).state["number"] == 2
-    put(saver, {"number": 3})
-    cut_row(saver, -1, 0)
+    for number in (3, 4):
+        put(saver, {"number": number})
+    cut_row(saver, index, length)
     for read in (reader.get, reader.list):
         with is_damage():
             read(T)

@@ -10,6 +10,7 @@ from graphkit.errors import AccessDeniedError
 from graphkit.testing import made
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, acting_as, policies
 from tests.support.audit_logs import list_files, read_entries, write_entries
+from tests.support.logs import flip_in_file
 from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
 from tests.support.threads import Colour
 
@@ -121,10 +122,8 @@ def test_an_export_has_a_line_for_each_entry(audited, tmp_path):
 def test_an_export_that_fails_leaves_the_file_as_it_was(audited, tmp_path):
     output = tmp_path / "audit.jsonl"
     output.write_text("older")
-    (file,) = (audited / "log").glob("audit-*.log")
-    content = bytearray(file.read_bytes())
-    content[-300] ^= 1
-    file.write_bytes(content)
+    (file,) = list_files(audited / "log")
+    flip_in_file(file, -300)
     assert graphkit("audit", "export", audited / "log", "--output", output).code == 12
     assert output.read_text() == "older"
     missing = graphkit("audit", "export", audited / "log", "--output", tmp_path / "no" / "audit.jsonl")
@@ -140,15 +139,13 @@ def test_what_is_no_audit_log_is_refused(audited):
 
 
 def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_path):
-    directory = tmp_path / "store"
-    log_directory = tmp_path / "log"
-    store = FileSystemSaver(directory, fsync="never", types=[Colour])
+    store = FileSystemSaver(tmp_path / "store", fsync="never", types=[Colour])
     state = {"colour": Colour.RED}
-    with AuditLog(log_directory) as log:
+    with AuditLog(tmp_path / "log") as log:
         audited = AuditedSaver(store, log)
         audited.put("t", made(state))
         audited.put_writes("t", {"answer": Colour.RED})
-    verify = ["audit", "verify", log_directory, "--store", directory]
+    verify = ["audit", "verify", tmp_path / "log", "--store", tmp_path / "store"]
     assert graphkit(*verify).code == 0
     store.put("t", made(state))
     assert graphkit(*verify).code == 12

@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.resolve import load_app
-from savers import FileSystemSaver
 from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
 AT = RunnableConfig("order-17")
@@ -71,31 +70,21 @@ def test_an_answer_from_the_input_and_as_json(waiting):
     assert "approval: {'ok': True}" in state_of(waiting).state["log"]
 
 
-def test_bad_json_changes_nothing(waiting):
-    done = graphkit("answer", waiting, "order-17", "--value", "yes")
-    assert_refused(done, 2, "--value is not JSON", "text needs quotes")
-    assert len(read_json("interrupts", waiting)) == 1
-
-
 def test_one_of_several_questions(saver, store):
-    here = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
-    wrap = {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}
-    saver.put_writes(here, {"interrupt:q-2": wrap})
+    for number, question in ((2, "Wrap?"), (10, "Send?")):
+        asked = {**STOP, "payload": question, "created_at": minutes_ago(57)}
+        saver.put_writes("order-17", {f"interrupt:q-{number}": asked})
     answer = ["answer", store, "order-17", "--value", "1"]
-    both = "q-1 (inside approve: Ship lamp?), q-2 (inside approve: Wrap?)"
-    assert_refused(graphkit(*answer), 2, both)
+    all_three = "q-1 (inside approve: Ship lamp?), q-2 (inside approve: Wrap?), q-10 (inside approve: Send?)"
+    unclear = graphkit(*answer)
+    assert_refused(unclear, 2, all_three)
     assert graphkit(*answer, "--interrupt", "q-3").code == 11
     assert graphkit(*answer, "--interrupt", "-2").code == 0
-    assert saver.get_writes(here)["answer:q-2"] == 1
+    assert saver.get_writes("order-17")["answer:q-2"] == 1
+    # A whole id is no beginning of another one.
+    assert graphkit(*answer, "--interrupt", "q-1").code == 0
     (pending,) = read_json("interrupts", store)
-    assert pending["id"] == "q-1"
-
-
-def test_a_whole_interrupt_id_is_no_beginning_of_another(saver, store):
-    here = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
-    saver.put_writes(here, {"interrupt:q-10": {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}})
-    assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "q-1").code == 0
-    assert [row["id"] for row in read_json("interrupts", store)] == ["q-10"]
+    assert pending["id"] == "q-10"
 
 
 def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
@@ -157,14 +146,11 @@ def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
 def test_a_rollback_removes_nothing(waiting):
     before, reserved = finish(waiting)
     done = graphkit("rollback", waiting, "order-17", reserved, "--app", "shop:app")
-    assert (
-        done.out == "order-17 is back at the checkpoint after reserve and continues with approve; nothing was removed\n"
-    )
-    after = read_json("history", waiting, "order-17")
-    assert after[1:] == older(before)
-    assert after[0]["parent"] == reserved
-    assert after[0]["source"] == "fork"
-    assert after[0]["status"] == "interrupted"
+    place = "order-17 is back at the checkpoint after reserve and continues with approve"
+    assert done.out == f"{place}; nothing was removed\n"
+    head, *rest = read_json("history", waiting, "order-17")
+    assert rest == older(before)
+    assert (head["parent"], head["source"], head["status"]) == (reserved, "fork", "interrupted")
 
 
 @pytest.mark.parametrize("command", [["fork", "order-18", "new"], ["rollback", "order-18", "0011"]])
@@ -222,25 +208,18 @@ def ask(store, *typed):
     return graphkit("answer", store, terminal=True, width=300, stdin="".join(f"{line}\n" for line in typed))
 
 
-def answers(store):
-    with FileSystemSaver(store) as saver:
-        pending = {thread: saver.interrupts(thread) for thread in saver.threads()}
-        return {thread: [stop.id for stop in stops] for thread, stops in pending.items() if stops}
-
-
 @pytest.fixture
-def queue(store):
+def queue(store, saver):
     """Two more threads that wait: one asks, later than order-17, and one has stopped before a node."""
-    with FileSystemSaver(store, fsync="never") as saver:
-        here = saver.put(RunnableConfig("second"), checkpoint(31, "a", "b", {}))
-        saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": {"amount": [1, 2]}, "created_at": minutes_ago(9)}})
-        here = saver.put(RunnableConfig("third"), checkpoint(32, "a", "b", {}))
-        declared = {"node_id": "b", "when": "before", "payload": None, "metadata": {}, "created_at": minutes_ago(8)}
-        saver.put_writes(here, {"interrupt:q-3": declared})
+    declared = {"node_id": "b", "when": "before", "payload": None, "metadata": {}, "created_at": minutes_ago(8)}
+    asked = {**STOP, "payload": {"amount": [1, 2]}, "created_at": minutes_ago(9)}
+    for number, thread, stop in ((2, "second", asked), (3, "third", declared)):
+        here = saver.put(thread, checkpoint(30 + number, "a", "b", {}))
+        saver.put_writes(here, {f"interrupt:q-{number}": stop})
     return store
 
 
-def test_a_terminal_asks_for_one_answer_after_another(queue):
+def test_a_terminal_asks_for_one_answer_after_another(queue, saver):
     done = ask(queue, "yes", "", "no", "{}")
     assert done.code == 0
     assert done.err.count("answer (Enter skips, q quits): ") == 4
@@ -252,7 +231,7 @@ def test_a_terminal_asks_for_one_answer_after_another(queue):
         "answered 2 of 3 interrupts",
         f"next: graphkit resume {queue} third --app MODULE:OBJECT",
     ]
-    assert answers(queue) == {"second": ["q-2"]}
+    assert [stop.id for stop in saver.interrupts()] == ["q-2"]
     assert ask(queue, "42").lines[-2] == "answered 1 of 1 interrupt"
     assert ask(queue).out == "no pending interrupts\n"
 
@@ -287,12 +266,11 @@ def test_without_a_terminal_an_answer_is_an_option(waiting):
         ([], "'--value' or '--text'"),
         (["--json"], "'--value' or '--text'"),
         (["--value", "1", "--text", "a"], "not both"),
+        (["--value", "yes"], "--value is not JSON: text needs quotes"),
     ):
         done = graphkit("answer", waiting, "order-17", *options, terminal="--json" in options)
-        assert_refused(done, 2, message)
-
-
-def test_the_directory_of_an_answer_can_be_omitted(waiting):
+        assert_refused(done, 2, *message.split(": "))
+    assert len(read_json("interrupts", waiting)) == 1
     assert graphkit("answer", "order-17", "--text", "yes").code == 2
     done = graphkit("answer", "order-17", "--text", "1", "--json", GRAPHKIT_DIR=str(waiting))
     assert done.json["answer"] == "1", "a text, not a number"

@@ -11,6 +11,7 @@ from graphkit import Checkpoint
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
+from tests.support.logs import replace_bytes
 from tests.support.terminal import assert_refused, damage, graphkit, read_json
 
 
@@ -31,15 +32,11 @@ def empty(request, tmp_path):
     return f"postgres:{request.getfixturevalue('own_database')}"
 
 
-def open_database(name):
-    kind, _, argument = name.partition(":")
-    return get_saver(kind, path=argument)
-
-
 @pytest.fixture
 def database(empty, store):
     """The same threads as in `store`, in a database."""
-    with FileSystemSaver(store) as source, open_database(empty) as target:
+    kind, _, path = empty.partition(":")
+    with FileSystemSaver(store) as source, get_saver(kind, path=path) as target:
         copy_threads(source, target)
     return empty
 
@@ -54,18 +51,10 @@ def without_sizes(found):
 
 
 READS = [
-    "threads {}",
-    "threads {} --status interrupted --sort age",
-    "threads {} --tag golden",
-    "history {} order-18",
-    "show {} order-18",
-    "diff {} order-18",
-    "stats {}",
-    "interrupts {}",
-    "search {} user=bert",
-    "search {} source=input",
+    "threads {}", "threads {} --status interrupted --sort age", "threads {} --tag golden", "history {} order-18",
+    "show {} order-18", "diff {} order-18", "stats {}", "interrupts {}", "search {} user=bert", "search {} source=input",
     "graph {} order-17",
-]
+]  # fmt: skip
 
 
 def test_reading_shows_what_it_shows_of_a_directory(database, store):
@@ -132,7 +121,8 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     default = f"postgres:{own_database}"
     name = f"{default} schema='{schema}'"
     assert_refused(graphkit("threads", name), 13, f"no tables of graphkit in schema {schema} of")
-    row = connection.execute("SELECT to_regnamespace(%s)", [f'"{schema}"']).fetchone()
+    found = connection.execute("SELECT to_regnamespace(%s)", [f'"{schema}"'])
+    row = found.fetchone()
     assert row == (None,), "reading makes none"
     assert graphkit("copy", store, "--to", name).code == 0
     with get_saver("postgres", path=own_database, schema=schema) as saver:
@@ -142,8 +132,7 @@ def test_a_connection_string_names_the_schema(own_database, connection, store):
     # Another schema of the same database is another store.
     assert graphkit("copy", name, "--to", default).code == 0
     assert graphkit("delete", name, "order-17", "--yes").code == 0
-    of_default = read_json("threads", default)
-    assert len(of_default) == 3
+    assert len(read_json("threads", default)) == 3
 
 
 # Bad input
@@ -173,11 +162,9 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
             for value in values:
                 checkpoint = Checkpoint(node_id="n", next_node_id="n", state={"value": value})
                 saver.put(thread, checkpoint)
-    data = bytearray(path.read_bytes())
+    data = path.read_bytes()
     page = data.index(texts["a"][2][-100:]) // 4096 * 4096
-    header = slice(page, page + 8)
-    data[header] = b"\xff" * 8
-    path.write_bytes(data)
+    path.write_bytes(replace_bytes(data, page, b"\xff" * 8))
 
     done = graphkit("copy", f"sqlite:{path}", "--to", f"sqlite:{new}")
     assert_refused(done, 12, "graphkit copy --to; .recover of")
@@ -186,8 +173,7 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
     assert graphkit("verify", f"sqlite:{new}").code == 0
     with SqliteSaver(new) as saver:
         assert saver.threads() == ["b"]
-        values = [checkpoint.state["value"] for checkpoint in saver.replay("b")]
-        assert values == texts["b"]
+        assert [checkpoint.state["value"] for checkpoint in saver.replay("b")] == texts["b"]
 
 
 @pytest.mark.parametrize(

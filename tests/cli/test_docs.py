@@ -66,11 +66,6 @@ def test_the_page_has_the_groups_of_the_help_in_their_order():
     assert helped == ["Options", *commands.GROUPS]
 
 
-@pytest.mark.requirement("H43")
-def test_the_commands_that_hive_only_promised_are_there():
-    assert {"threads", "show", "history", "diff", "resume", "prune", "verify", "repair"} <= set(COMMANDS)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_options_of_a_command_are_those_of_its_section(name):
     text = section(name)

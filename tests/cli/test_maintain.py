@@ -43,11 +43,11 @@ def test_verify_finds_damage(store):
     assert problem["checkpoints"] == 2
 
 
-def garble(store, thread, start=150):
+def garble(store, thread):
     """Overwrite all of a thread's log but its beginning."""
     (path,) = store.glob(f"t-{thread}-*/log")
     data = path.read_bytes()
-    path.write_bytes(data[:start] + b"?" * (len(data) - start))
+    path.write_bytes(data[:150].ljust(len(data), b"?"))
     return path
 
 
@@ -57,26 +57,31 @@ def test_repair_reports_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     old = log.read_bytes()
     before = files(store)
     would = graphkit("repair", store, "--dry-run")
+    planned = read_json("repair", store, "--dry-run")
     assert files(store) == before
     done = graphkit("repair", store, "order-18")
     (copy,) = log.parent.glob("damaged-*.bin")
     assert copy.read_bytes() == old
-    head = f"  {log.parent.name}/log: damaged at byte "
-    first, *planned, would_copy, would_repair = would.lines
-    assert first == "order-18: would keep 1 checkpoint, would lose 2 records"
-    assert would_copy == f"    would copy the old bytes to {copy}"
-    assert would_repair == "would repair 1 thread"
-    first, *happened, copied, repaired = done.lines
-    assert first == "order-18: kept 1 checkpoint, lost 2 records"
-    assert copied == f"    the old bytes are in {copy}"
-    assert repaired == "repaired 1 thread"
-    for damaged, lost, *_ in (planned, happened):
-        assert damaged.startswith(head)
-        assert lost.startswith("    lost: byte ")
-    assert [line.split(": ")[0] for line in planned] == [line.split(": ")[0] for line in happened]
-    assert would.code == 0
-    assert done.code == 0
+    for lines, first, copied, last in (
+        (would.lines, "would keep 1 checkpoint, would lose 2 records", "would copy the old bytes to", "would repair"),
+        (done.lines, "kept 1 checkpoint, lost 2 records", "the old bytes are in", "repaired"),
+    ):
+        assert lines[0] == f"order-18: {first}"
+        assert lines[1].startswith(f"  {log.parent.name}/log: damaged at byte ")
+        assert lines[2].startswith("    lost: byte ")
+        assert lines[-2:] == [f"    {copied} {copy}", f"{last} 1 thread"]
     assert graphkit("verify", store).code == 0
+    (thread,) = planned["threads"]
+    assert thread["thread"] == "order-18"
+    assert thread["kept"] == 1
+    assert thread["lost"] == 2
+    (file,) = thread["files"]
+    assert file["state"] == "damaged"
+    assert file["refused"] == ""
+    assert store / file["set_aside"] == copy
+    assert [(loss["checkpoint"], loss["records"]) for loss in file["lost"]] == [
+        (None, 1), ("00000000-0000-7000-8000-000000000013", 1),
+    ]  # fmt: skip
 
 
 def test_repair_of_a_store_that_is_well(store):
@@ -86,39 +91,18 @@ def test_repair_of_a_store_that_is_well(store):
     assert data == {"dry_run": False, "threads": [], "finished": [], "removed": [], "marker": None, "entry_logs": []}
 
 
-def test_repair_as_json(store):
-    damage(store, "order-18", offset=-100)
-    would = read_json("repair", store, "--dry-run")
-    done = read_json("repair", store)
-    assert would == {**done, "dry_run": True}
-    (thread,) = done["threads"]
-    assert thread["thread"] == "order-18"
-    assert thread["kept"] == 1
-    assert thread["lost"] == 2
-    (file,) = thread["files"]
-    assert file["state"] == "damaged"
-    assert file["kept"] == 1
-    assert file["refused"] == ""
-    assert [(loss["checkpoint"], loss["records"]) for loss in file["lost"]] == [
-        (None, 1), ("00000000-0000-7000-8000-000000000013", 1),
-    ]  # fmt: skip
-    assert (store / file["set_aside"]).exists()
-
-
 def test_a_repair_that_keeps_nothing_is_no_success(store):
     garble(store, "order-17")
     damage(store, "order-18", offset=-100)
-    advice = "restore the lost histories from a backup"
-    would = graphkit("repair", store, "--dry-run")
-    assert would.code == 12
-    assert would.lines[0] == "order-17: would keep nothing, would lose at least 1 record"
-    assert "would repair 1 of 2 threads" in would.lines
-    assert would.lines[-1].startswith(advice)
-    done = graphkit("repair", store)
-    assert done.code == 12
-    assert done.lines[0] == "order-17: kept nothing, lost at least 1 record"
-    assert "repaired 1 of 2 threads" in done.lines
-    assert done.lines[-1].startswith(advice)
+    for options, first, repaired in (
+        (["--dry-run"], "would keep nothing, would lose at least 1 record", "would repair 1 of 2 threads"),
+        ([], "kept nothing, lost at least 1 record", "repaired 1 of 2 threads"),
+    ):
+        done = graphkit("repair", store, *options)
+        assert done.code == 12
+        assert done.lines[0] == f"order-17: {first}"
+        assert repaired in done.lines
+        assert done.lines[-1].startswith("restore the lost histories from a backup")
 
 
 def test_what_repair_finishes_and_removes_is_said(store):
@@ -147,13 +131,10 @@ def test_many_losses_are_cut_for_people_only(store, saver):
 def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
     log = garble(store, "order-17")
     graphkit("repair", store)
-    assert [path.name[:8] for path in log.parent.iterdir() if path.suffix == ".bin"] == ["damaged-"]
     assert "order-17" not in graphkit("threads", store).out
     beginning = graphkit("delete", store, "order-1", "--yes")
     assert "order-17" not in beginning.out
-    would = graphkit("delete", store, "order-17", "--dry-run")
-    assert would.code == 0
-    assert would.out.startswith("would delete order-17, ")
+    assert graphkit("delete", store, "order-17", "--dry-run").out.startswith("would delete order-17, ")
     assert log.parent.exists()
     assert graphkit("delete", store, "order-17", "--yes").out.startswith("deleted order-17, ")
     assert not log.parent.exists()
@@ -214,7 +195,7 @@ def test_prune_goes_on_after_a_damaged_thread(store):
 def age(store, thread, minutes):
     """Set the time at which every file of a thread was last written."""
     time = minutes_ago(minutes).timestamp()
-    for path in next(store.glob(f"t-{thread}-*")).rglob("*"):
+    for path in store.glob(f"t-{thread}-*/**/*"):
         os.utime(path, (time, time))
 
 
@@ -239,19 +220,15 @@ def size_of(store, directories):
 
 def test_idle_threads_are_deleted_whole_after_a_question(idle):
     prune = ("prune", idle, "--idle", "30min", "--interrupted")
-    size = size_of(idle, "t-order-*")
     note = "(1 of them waits for a human)"
-    what = f"2 threads idle for 30min {note}, {size}"
+    what = f"2 threads idle for 30min {note}, {size_of(idle, 't-order-*')}"
     would = graphkit(*prune, "--dry-run")
     assert would.lines == [f"would delete {what}", "    order-17", "    order-18"]
     no = graphkit(*prune, terminal=True, stdin="\n")
-    assert no.code == 1
-    assert no.out == "nothing was deleted\n"
-    assert no.err == f"delete {what}, for good? [y/N] "
+    assert (no.code, no.out, no.err) == (1, "nothing was deleted\n", f"delete {what}, for good? [y/N] ")
     assert len(threads(idle)) == 3
     done = graphkit(*prune, terminal=True, stdin="y\n")
-    assert done.code == 0
-    assert done.out == f"deleted 2 threads idle for 30min {note}\n"
+    assert (done.code, done.out) == (0, f"deleted 2 threads idle for 30min {note}\n")
     assert threads(idle) == ["import-a"]
     assert graphkit(*prune, "--yes").out == "no thread is idle for 30min\n"
 
@@ -337,16 +314,12 @@ def test_delete_asks(store):
     assert [row["thread"] for row in read_json("threads", store)] == ["import-a", "order-18"]
 
 
-def test_without_a_terminal_no_question_is_asked(store):
-    done = graphkit("delete", store, "order-17")
-    assert_refused(done, 2, "pass --yes")
-    assert read_json("delete", store, "order-17", "--yes")["deleted"] is True
-
-
-def test_what_is_deleted_is_typed_whole(store):
+def test_what_is_deleted_without_a_question_is_typed_whole(store):
+    assert_refused(graphkit("delete", store, "order-17"), 2, "pass --yes")
     done = graphkit("delete", store, "import", "--yes")
     assert_refused(done, 2, "type the whole id of the thread to delete: import-a")
     assert len(read_json("threads", store)) == 3
+    assert read_json("delete", store, "order-17", "--yes")["deleted"] is True
 
 
 def test_release(store):
@@ -357,12 +330,12 @@ def test_release(store):
     assert graphkit("delete", store, "order-18", "--yes").code == 0
 
 
-def test_a_saver_that_cannot(monkeypatch):
-    for command in ("verify", "repair", "compact", "prune --idle"):
-        monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: MemorySaver())
-        arguments = ["prune", "memory:", "--idle", "1d"] if command == "prune --idle" else [command, "memory:"]
-        done = graphkit(*arguments)
-        assert (done.code, done.err) == (18, f"graphkit: MemorySaver cannot {command}; a checkpoint directory can\n")
+@pytest.mark.parametrize("command", ["verify", "repair", "compact", "prune --idle"])
+def test_a_saver_that_cannot(monkeypatch, command):
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: MemorySaver())
+    name, *options = command.split()
+    done = graphkit(name, "memory:", *options, *(["1d"] if options else []))
+    assert (done.code, done.err) == (18, f"graphkit: MemorySaver cannot {command}; a checkpoint directory can\n")
 
 
 def test_a_saver_without_versions_keeps_nothing(monkeypatch):
@@ -384,9 +357,8 @@ class WarningSaver(FileSystemSaver):
 
     def verify(self, thread=None, *, progress=None):
         progress(1, 2, "log")
-        logging.getLogger("graphkit").warning("logged by graphkit")
-        logging.getLogger("app").warning("logged by the app")
-        logging.getLogger("other").warning("logged by another")
+        for name in ("graphkit", "app", "other"):
+            logging.getLogger(name).warning("logged by %s", name)
         warnings.warn("warned of", UserWarning, stacklevel=1)
         sys.stderr.write("written to stderr\n")
         progress(2, 2, "log")
@@ -403,24 +375,22 @@ def lines_at_a_terminal(text):
 
 
 def test_warnings_never_share_a_line_with_a_progress_bar(store, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("app"), "propagate", False)
-    handlers = []
+    logger = logging.getLogger("app")
+    monkeypatch.setattr(logger, "propagate", False)
 
-    def with_a_handler(*args, **kwargs):
-        handlers.append(logging.StreamHandler())  # as an application's logging.basicConfig() has it
-        logging.getLogger("app").addHandler(handlers[0])
+    def open_saver(*args, **kwargs):
+        # While the command runs, as an application's logging.basicConfig() has it.
+        monkeypatch.setattr(logger, "handlers", [logging.StreamHandler()])
         return WarningSaver(store)
 
-    monkeypatch.setattr("graphkit.registry.get_saver", with_a_handler)
-    try:
-        with warnings.catch_warnings(action="always"):
-            done = graphkit("verify", store, terminal=True)
-    finally:
-        logging.getLogger("app").removeHandler(handlers[0])
+    monkeypatch.setattr("graphkit.registry.get_saver", open_saver)
+    with warnings.catch_warnings(action="always"):
+        done = graphkit("verify", store, terminal=True)
     shown = lines_at_a_terminal(done.err)
     said = [
-        "graphkit: warning: logged by graphkit", "logged by the app", "graphkit: warning: warned of", "written to stderr",
+        "graphkit: warning: logged by graphkit", "logged by app", "graphkit: warning: warned of", "written to stderr",
     ]  # fmt: skip
     assert [line for line in shown if line in said] == said
     assert not any("verifying" in line and ("warn" in line or "log" in line) for line in shown)
-    assert handlers[0].stream.getvalue() == done.err  # it has its own stream back
+    (handler,) = logger.handlers
+    assert handler.stream.getvalue() == done.err, "it has its own stream back"

@@ -16,46 +16,35 @@ from graphkit.cli.cells import format_age, format_bytes, format_duration, short_
 from graphkit.cli.commands.inspect import differences
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Column, Text, fit_table, show
-from graphkit.cli.values import abbreviate, describe_payload, escape, to_json
+from graphkit.cli.values import describe_payload, escape, to_json
 from tests.support.terminal import graphkit
 
 
-def test_how_long_ago():
-    for seconds, expected in (
-        (0, "now"),
-        (0.4, "now"),
-        (1, "1 s ago"),
-        (59, "59 s ago"),
-        (60, "1 min ago"),
-        (3599, "59 min ago"),
-        (3600, "1 h ago"),
-        (86400 * 2, "2 d ago"),
-        (-90, "in 1 min"),
-    ):
-        assert format_age(timedelta(seconds=seconds)) == expected
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.4, "now"), (1, "1 s ago"), (59, "59 s ago"), (60, "1 min ago"), (3599, "59 min ago"), (3600, "1 h ago"),
+        (86400 * 2, "2 d ago"), (-90, "in 1 min"),
+    ],
+)  # fmt: skip
+def test_how_long_ago(seconds, expected):
+    assert format_age(timedelta(seconds=seconds)) == expected
 
 
-def test_bytes():
-    for size, expected in (
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (999_949, "999.9 kB"),
-        (999_950, "1.0 MB"),
-        (2 * 10**9, "2.0 GB"),
-    ):
-        assert format_bytes(size) == expected
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (999_950, "1.0 MB"), (2 * 10**9, "2.0 GB")],
+)
+def test_bytes(size, expected):
+    assert format_bytes(size) == expected
 
 
-def test_durations():
-    for seconds, expected in (
-        (0.0004, "<1 ms"),
-        (0.25, "250 ms"),
-        (1.5, "1.50 s"),
-        (75, "1 min 15 s"),
-        (3_700, "1 h 1 min"),
-    ):
-        assert format_duration(seconds) == expected
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.0004, "<1 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (75, "1 min 15 s"), (3_700, "1 h 1 min")],
+)
+def test_durations(seconds, expected):
+    assert format_duration(seconds) == expected
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), unique=True))
@@ -77,25 +66,22 @@ COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"),
 
 
 def test_text_is_cut_before_figures_go():
-    columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 36)
+    row = [["x" * 30], ["i" * 10], ["12345"], ["tag"]]
+    columns, cells = fit_table(COLUMNS, row, 36)
     assert [column.title for column in columns] == ["A", "B", "C", "D"]
     assert cells[0] == ["x" * 11 + "…"]
-    columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 23)
+    columns, _ = fit_table(COLUMNS, row, 23)
     assert [column.title for column in columns] == ["A", "B"]
-    columns, cells = fit_table(COLUMNS, [["x" * 30], ["i" * 10], ["12345"], ["tag"]], 5)
+    _, cells = fit_table(COLUMNS, row, 5)
     assert cells == [["i" * 10]]
 
 
-def test_text_that_a_terminal_would_obey():
-    for text, expected in (
-        ("plain ä", "plain ä"),
-        ("", "''"),
-        ("a\nb", r"a\nb"),
-        ("\x1b[0m", r"\x1b[0m"),
-        ("\u202e", r"\u202e"),
-    ):
-        assert escape(text) == expected
-        assert abbreviate("x" * 100, 10) == "x" * 9 + "…"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("plain ä", "plain ä"), ("", "''"), ("a\nb", r"a\nb"), ("\x1b[0m", r"\x1b[0m"), ("\u202e", r"\u202e")],
+)
+def test_text_that_a_terminal_would_obey(text, expected):
+    assert escape(text) == expected
 
 
 class Point(NamedTuple):
@@ -148,17 +134,15 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
     assert to_plain(one) == one
 
 
-def test_what_a_human_is_asked():
-    for payload, expected in (
-        ("Ship?", "Ship?"),
-        ({"question": "Ship?"}, "Ship?"),
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ("Ship?", "Ship?"), ({"question": "Ship?"}, "Ship?"), ({"n": 1}, "n: 1"), ({}, "{}"), ([1], "[1]"), (None, "null"),
         ({"question": "Ship?", "of": [1]}, "question: Ship?, of: [1]"),
-        ({"n": 1}, "n: 1"),
-        ({}, "{}"),
-        ([1], "[1]"),
-        (None, "null"),
-    ):
-        assert describe_payload(payload) == expected
+    ],
+)  # fmt: skip
+def test_what_a_human_is_asked(payload, expected):
+    assert describe_payload(payload) == expected
 
 
 def test_nothing_is_broken_in_the_middle_of_a_word(store):
@@ -168,28 +152,18 @@ def test_nothing_is_broken_in_the_middle_of_a_word(store):
         assert (done.out + done.err).split() == (wide.out + wide.err).split()
 
 
-@pytest.fixture
-def paged(monkeypatch):
-    pages = []
-    monkeypatch.setattr("click.echo_via_pager", lambda lines, color: pages.append("".join(lines)))
-    return pages
-
-
 def context_of(height):
     out = io.StringIO()
     return CliContext(out=out, err=out, input=out, is_terminal=True, height=height)
 
 
-def test_what_does_not_fit_the_screen_goes_through_a_pager(paged):
-    text = Text("\n".join("abc"), {})
+def test_what_does_not_fit_the_screen_goes_through_a_pager(monkeypatch):
+    paged = []
+    monkeypatch.setattr("click.echo_via_pager", lambda lines, color: paged.append("".join(lines)))
+    text = Text("\n".join("abc"), ["a", "b", "c"])
     show(context_of(4), text)
+    show(context_of(None), text)
+    show(dataclasses.replace(context_of(3), as_json=True), text)
     assert paged == []
     show(context_of(3), text)
     assert paged == ["a\nb\nc\n"]
-
-
-def test_json_and_an_output_without_a_height_are_not_paged(paged):
-    text = Text("\n".join("abc"), ["a", "b", "c"])
-    show(dataclasses.replace(context_of(3), as_json=True), text)
-    show(context_of(None), text)
-    assert paged == []

@@ -6,7 +6,8 @@ import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
 from graphkit.cli.values import UsageError, parse_age
-from savers import FileSystemSaver, SqliteSaver
+from graphkit.registry import get_saver
+from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import make_chain
 from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
 
@@ -102,6 +103,7 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     assert "is damaged at byte" in done.json[2]["problem"]
     assert [row["thread"] for row in read_json("threads", store, "--status", "damaged")] == ["order-18"]
     assert graphkit("threads", store, "--newer", "1d").code == 0
+    assert read_json("stats", store)["statuses"] == {"stalled": 1, "interrupted": 1, "damaged": 1}
 
 
 def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
@@ -163,16 +165,11 @@ def test_history_is_chosen(store):
 
 @pytest.mark.requirement("H44")
 def test_only_clean_checkpoints(saver, store):
-    at = RunnableConfig("order-18")
-    unclean = checkpoint(14, "again", "x", {}, 13, clean=False)
-    saver.put(at, unclean)
-    here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
+    saver.put("order-18", checkpoint(14, "again", "x", {}, 13, clean=False))
+    here = saver.put("order-18", checkpoint(15, "fails", "x", {}, 14))
     failure = {"node_id": "x", "type": "ValueError", "message": "no"}
-    failed = {**failure, "at": NOW}
-    saver.put_writes(here, {"failure": failed})
-    rows = read_json("history", store, "order-18", "--clean")
-    nodes = [row["node"] for row in rows]
-    assert nodes == ["pack", START]
+    saver.put_writes(here, {"failure": {**failure, "at": NOW}})
+    assert [row["node"] for row in read_json("history", store, "order-18", "--clean")] == ["pack", START]
     (row,) = read_json("threads", store, "--status", "failed")
     assert row["failure"] == {**failure, "cause": None}
 
@@ -232,30 +229,27 @@ def took(store, thread):
 
 
 def test_the_time_until_an_answer_is_not_that_of_a_node(saver, store):
-    at = RunnableConfig("order-17")
-    saver.put_writes(at, {"answer:q-1": True})
-    saver.put(at, checkpoint(50, "approve", "ship", {}, 2))
+    saver.put_writes("order-17", {"answer:q-1": True})
+    saver.put("order-17", checkpoint(50, "approve", "ship", {}, 2))
     assert took(store, "order-17") == [None, 60.0, None]
     assert read_json("stats", store, "order-17")["slowest_node"] == "reserve (1 min 0 s)"
 
 
 def test_the_time_between_runs_after_a_failure_and_until_an_update_is_not_that_of_a_node(saver, store):
-    at = RunnableConfig("order-18")
-    saver.put(at, checkpoint(50, START, "pack", {}, 13, source="input"))
-    saver.put(at, checkpoint(51, "pack", "pack", {}, 50, source="update"))
+    saver.put("order-18", checkpoint(50, START, "pack", {}, 13, source="input"))
+    saver.put("order-18", checkpoint(51, "pack", "pack", {}, 50, source="update"))
     assert took(store, "order-18") == [None, None, 120.0, None]
-    failed = RunnableConfig("import-a")
-    saver.put_writes(failed, {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
-    saver.put_writes(failed, {"failure": None})  # the run went on
-    saver.put(failed, checkpoint(50, "read", "write", {}, 21))
+    saver.put_writes("import-a", {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    saver.put_writes("import-a", {"failure": None})  # the run went on
+    saver.put("import-a", checkpoint(50, "read", "write", {}, 21))
     assert took(store, "import-a") == [None, None]
 
 
 def test_the_time_of_a_node_that_was_resumed_begins_with_the_resume(saver, store):
     resumed_at = minutes_ago(10.5).isoformat()
-    saver.put(RunnableConfig("import-a"), checkpoint(50, "read", "write", {}, 21, resumed_at=resumed_at))
-    saver.put(RunnableConfig("import-a"), checkpoint(51, "write", "x", {}, 50, resumed_at="of the caller's own"))
-    saver.put(RunnableConfig("import-a"), checkpoint(52, "x", "y", {}, 51, resumed_at=minutes_ago(8.5)))  # the same
+    saver.put("import-a", checkpoint(50, "read", "write", {}, 21, resumed_at=resumed_at))
+    saver.put("import-a", checkpoint(51, "write", "x", {}, 50, resumed_at="of the caller's own"))
+    saver.put("import-a", checkpoint(52, "x", "y", {}, 51, resumed_at=minutes_ago(8.5)))  # the same
     assert took(store, "import-a") == [60.0, 60.0, 30.0, None]
 
 
@@ -270,13 +264,13 @@ def test_a_rate_wants_a_minute_of_history(tmp_path, seconds, rate):
 
 
 def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
-    asks = {**STOP, "created_at": minutes_ago(5)}
     fails = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(3)}
-    saver.put_writes(RunnableConfig("order-17"), {"interrupt:q-2": asks})
-    saver.put_writes(RunnableConfig("import-a"), {"failure": fails})
+    saver.put_writes("order-17", {"interrupt:q-2": {**STOP, "created_at": minutes_ago(5)}})
+    saver.put_writes("import-a", {"failure": fails})
     rows = read_json("threads", store, "--sort", "age")
-    assert [row["thread"] for row in rows] == ["import-a", "order-17", "order-18"]
-    assert [row["updated"][11:16] for row in rows] == ["11:57", "11:55", "11:13"]
+    assert [(row["thread"], row["updated"][11:16]) for row in rows] == [
+        ("import-a", "11:57"), ("order-17", "11:55"), ("order-18", "11:13"),
+    ]  # fmt: skip
 
 
 @pytest.mark.requirement("P60")
@@ -290,51 +284,41 @@ def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):
 @pytest.mark.requirement("G38")
 def test_how_resumes_end(saver, store):  # resume success rate
     for thread, following in (("good", "__END__"), ("bad", "x"), ("under-way", "x")):
-        here = saver.put(RunnableConfig(thread), checkpoint(1, "a", following, {}, clean=False))
-        if thread == "bad":
-            saver.put_writes(here, {"failure": {"node_id": "x", "type": "E", "message": "no", "at": NOW}})
+        saver.put(thread, checkpoint(1, "a", following, {}, clean=False))
+    saver.put_writes("bad", {"failure": {"node_id": "x", "type": "E", "message": "no", "at": NOW}})
     stats = read_json("stats", store)
     assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (3, 0.5)
     assert stats["statuses"] == {"failed": 1, "finished": 2, "stalled": 2, "interrupted": 1}
 
 
-def test_stats_of_a_store_with_damage(store):
-    damage(store, "order-17")
-    assert read_json("stats", store)["statuses"] == {"stalled": 1, "damaged": 1, "finished": 1}
-
-
 def test_a_saver_without_sizes_shows_the_rest(monkeypatch):
-    from savers import MemorySaver
-
     monkeypatch.setattr(MemorySaver, "size", BaseCheckpointSaver.size)
     kept = MemorySaver()
-    kept.put(RunnableConfig("m"), checkpoint(1, START, "a", {}))
+    kept.put("m", checkpoint(1, START, "a", {}))
     monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: kept)
-    done = graphkit("threads", "memory:", "--json")
-    assert (done.json[0]["thread"], done.json[0]["size"]) == ("m", None)
+    (row,) = read_json("threads", "memory:")
+    assert (row["thread"], row["size"]) == ("m", None)
     assert read_json("stats", "memory:")["size"] is None
 
 
-def test_an_age():
-    for text, expected in (
-        ("90s", timedelta(seconds=90)),
-        ("1.5h", timedelta(minutes=90)),
-        ("2 d", timedelta(2)),
-        ("1w", timedelta(7)),
-    ):
-        assert parse_age(text) == expected
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90s", timedelta(seconds=90)), ("1.5h", timedelta(minutes=90)), ("2 d", timedelta(2)), ("1w", timedelta(7))],
+)
+def test_an_age(text, expected):
+    assert parse_age(text) == expected
 
 
-def test_what_is_no_age():
-    for text in ("", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"):
-        with pytest.raises(UsageError):
-            parse_age(text)
+@pytest.mark.parametrize("text", ["", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"])
+def test_what_is_no_age(text):
+    with pytest.raises(UsageError):
+        parse_age(text)
 
 
-def test_a_filter_that_makes_no_sense_is_refused_even_where_there_is_nothing_to_choose_from(tmp_path):
-    for wrong in (("--newer", "5"), ("--older", "-1d"), ("--meta", "user")):
-        FileSystemSaver(tmp_path / "empty").close()
-        assert graphkit("threads", tmp_path / "empty", *wrong).code == 2
+@pytest.mark.parametrize("wrong", [("--newer", "5"), ("--older", "-1d"), ("--meta", "user")])
+def test_a_filter_that_makes_no_sense_is_refused_even_where_there_is_nothing_to_choose_from(tmp_path, wrong):
+    FileSystemSaver(tmp_path / "empty").close()
+    assert graphkit("threads", tmp_path / "empty", *wrong).code == 2
 
 
 @pytest.mark.parametrize("number", ["-1", str(1 << 80)])
@@ -349,46 +333,34 @@ def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
 @pytest.fixture(params=["file", "sqlite"])
 def counted(request, tmp_path):
     """The name of a store with nested graphs and released histories."""
-    path = tmp_path / "runs"
-    if request.param == "file":
-        saver = FileSystemSaver(path)
-        name = str(path)
-    else:
-        saver = SqliteSaver(path)
-        name = f"sqlite:{path}"
+    path = str(tmp_path / "runs")
     nested = make_chain({}, b=lambda _: {}).compile()
-    graph = make_chain({}, sub=nested)
-    with saver:
-        app = graph.compile(checkpoint_saver=saver)
+    with get_saver(request.param, path=path) as saver:
+        app = make_chain({}, sub=nested).compile(checkpoint_saver=saver)
         for thread in ("live", "again", "gone"):
             app.invoke({}, thread)
-        for thread in ("again", "gone"):
-            saver.release(thread)
+        saver.release("again")
+        saver.release("gone")
         app.invoke({}, "again")
         part = Checkpoint(node_id="a", next_node_id="b", state={})
         saver.put(RunnableConfig("part", checkpoint_ns="x"), part)
-    return name
+    return f"{request.param}:{path}"
 
 
 def test_stats_and_verify_count_the_same_checkpoints(counted):
     """Those of nested graphs and of released histories, too."""
     stats = read_json("stats", counted)
-    verified = read_json("verify", counted)
-    assert stats["checkpoints"] == 17
-    assert verified["checkpoints"] == 17
-    assert stats["threads"] == 3
-    assert stats["released"] == 8
-    assert stats["statuses"] == {"finished": 2, "stalled": 1}
+    assert stats["checkpoints"] == read_json("verify", counted)["checkpoints"] == 17
+    assert (stats["threads"], stats["released"], stats["statuses"]) == (3, 8, {"finished": 2, "stalled": 1})
     assert read_json("stats", counted, "again")["checkpoints"] == 8
     assert "of them released         8" in graphkit("stats", counted).out
     assert read_json("stats", counted, "live")["released"] is None
 
 
 def test_a_history_that_has_branched_is_a_tree(saver, store):
-    at = RunnableConfig("order-18")
-    saver.put(at, checkpoint(14, "weigh", "ship", {}, 11, clean=False))
-    saver.put(at, checkpoint(15, "ship", END, {}, 14))
-    saver.put(at, checkpoint(16, "pack", "ship", {}, 11))
+    saver.put("order-18", checkpoint(14, "weigh", "ship", {}, 11, clean=False))
+    saver.put("order-18", checkpoint(15, "ship", END, {}, 14))
+    saver.put("order-18", checkpoint(16, "pack", "ship", {}, 11))
 
     def draw(*options):
         lines = graphkit("history", store, "order-18", *options, terminal=True, width=120).lines

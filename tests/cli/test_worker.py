@@ -17,13 +17,12 @@ from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
 from tests.support.retention import fill, ids
 from tests.support.terminal import assert_refused, damage, graphkit as run_command
-from tests.support.workers import log_of
-
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
+from tests.support.workers import log_of, wait_for
 
 FLOW = """
 import os
-from graphkit import END, START, Channels, StateGraph, interrupt
+from graphkit import interrupt
+from tests.support.graphs import make_chain
 
 here = os.path.dirname(os.path.abspath(__file__))
 
@@ -67,10 +66,7 @@ def publish(state, config):
     return {"log": "publish"}
 
 
-graph = StateGraph({"log": Channels.appender_with_duplicate()})
-graph.add_node("draft", draft).add_node("review", review).add_node("hold", hold).add_node("publish", publish)
-graph.add_edge(START, "draft").add_edge("draft", "review").add_edge("review", "hold").add_edge("hold", "publish")
-graph.add_edge("publish", END)
+graph = make_chain(draft=draft, review=review, hold=hold, publish=publish)
 app = graph.compile()
 """
 COMMAND = """
@@ -149,21 +145,20 @@ def begin(saver, *threads):
 
 
 def answer(saver, thread, value):
-    """As any other process does it."""
-    waiting = wait_until_it_asks(saver, thread)
-    saver.put_writes(RunnableConfig(thread, waiting.checkpoint_id), {f"answer:{waiting.id}": value})
-
-
-def wait_until_it_asks(saver, thread):
+    """As any other process does it, once the thread asks."""
     with saver.watch(thread) as changes:
         while not (waiting := saver.interrupts(thread)):
             assert changes.get(PATIENCE) is not None
-    return waiting[0]
+    saver.put_writes(RunnableConfig(thread, waiting[0].checkpoint_id), {f"answer:{waiting[0].id}": value})
 
 
 def work(place):
-    path = place / "work"
-    return path.read_text().splitlines() if path.exists() else []
+    """How often each thread did each step."""
+    return Counter((place / "work").read_text().splitlines())
+
+
+STORY = ["draft", "yes", "held", "publish"]
+ONCE = {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
 
 
 def test_a_store_that_is_made_and_an_answer_from_elsewhere_are_noticed_without_polling(place, start):
@@ -175,12 +170,12 @@ def test_a_store_that_is_made_and_an_answer_from_elsewhere_are_noticed_without_p
         assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
         answer(saver, "t", "yes")
         worker.until(lambda line: line["node"] == "__END__")
-        assert log_of(saver, "t") == ["draft", "yes", "held", "publish"]
+        assert log_of(saver, "t") == STORY
     worker.process.send_signal(signal.SIGTERM)
     rest, _, code = worker.rows()
     assert code == 0
     assert rest[-1] == {"runs": 2}
-    assert work(place) == ["t draft", "t held", "t publish"]
+    assert work(place) == {"t draft": 1, "t held": 1, "t publish": 1}
 
 
 def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, saver, start):
@@ -191,14 +186,13 @@ def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, sav
     second = start()
     answer(saver, "t", "yes")
     with inside_the_node(place):
-        holders = [worker for worker in (first, second) if holds_lock(worker, saver, "t")]
-        (holder,) = holders
+        (holder,) = [worker for worker in (first, second) if holds_lock(worker, saver, "t")]
         other = second if holder is first else first
         holder.process.send_signal(signal.SIGKILL)
         holder.process.wait(PATIENCE)
     other.until(lambda line: line["node"] == "__END__")
-    assert log_of(saver, "t") == ["draft", "yes", "held", "publish"]
-    assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
+    assert log_of(saver, "t") == STORY
+    assert work(place) == ONCE
 
 
 def holds_lock(one, saver, thread):
@@ -227,23 +221,18 @@ def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, 
     begin(saver, *threads[6:])
     for thread in threads:
         answer(saver, thread, "yes")
-    with saver.watch(latest=True) as changes:
-        missing = set(threads)
-        while missing:
-            change = changes.get(PATIENCE)
-            assert change is not None, missing
-            if change.checkpoint is not None and change.checkpoint.status == "finished":
-                missing.discard(change.thread_id)
+    for thread in threads:
+        wait_for(saver, "finished", thread)
     taken = 0
     for worker in workers:
         worker.process.send_signal(signal.SIGTERM)
         rest, err, code = worker.rows()
         assert (code, [line for line in err.splitlines() if "stopping" not in line]) == (0, [])
         taken += rest[-1]["runs"]
-    assert Counter(work(place)) == {
-        f"{thread} {node}": 1 for thread in threads for node in ("draft", "held", "publish")
-    }
-    assert all(log_of(saver, thread) == ["draft", "yes", "held", "publish"] for thread in threads)
+    steps = [f"{thread} {node}" for thread in threads for node in ("draft", "held", "publish")]
+    assert work(place) == dict.fromkeys(steps, 1)
+    for thread in threads:
+        assert log_of(saver, thread) == STORY
     assert taken >= len(threads)
 
 
@@ -259,32 +248,24 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
     rest, _, code = worker.rows()
     assert code == 0
     assert rest[-1] == {"runs": 2}
-    assert log_of(saver, "t") == ["draft", "yes", "held"]
+    assert log_of(saver, "t") == STORY[:-1]
     assert not saver.interrupts("t")  # nobody has to answer for it
     again, _, code = start("--once").rows()
-    assert code == 0
-    assert again[-1] == {"runs": 1}
-    assert log_of(saver, "t") == ["draft", "yes", "held", "publish"]
-    assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
+    assert (again[-1], code) == ({"runs": 1}, 0)
+    assert log_of(saver, "t") == STORY
+    assert work(place) == ONCE
 
 
-def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
+def test_people_read_lines_and_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, launcher):
     begin(saver, "bad", "good")
     damage(place / "runs", "bad")
-    rest, err, code = start("--once").rows()
-    assert code == 0
-    assert "is damaged at byte" in err
-    assert [line["thread"] for line in rest[:-1]] == ["good", "good"]
-    assert [interrupt.thread_id for interrupt in saver.interrupts("good")] == ["good"]
-
-
-def test_people_read_lines(place, saver, launcher):
-    begin(saver, "t")
     args = ["worker", "runs", "--app", "flow:app", "--once"]
     lines, err, code = Process(launcher, place, *args).end()
-    assert (code, err) == (0, "serving; Ctrl-C or SIGTERM stops before the next node\n")
+    first, *rest = err.splitlines()
+    assert (code, first) == (0, "serving; Ctrl-C or SIGTERM stops before the next node")
+    assert all("is damaged at byte" in line for line in rest)
     *said, last = lines
-    assert [line[10:] for line in said] == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]
+    assert [line[10:] for line in said] == [f"{'good':24} draft", f"{'good':24} waits inside review: ok?"]
     assert last == "resumed 1 run"
 
 

@@ -3,7 +3,7 @@
 import pickle
 import sys
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit.testing import made
 
 
 def main():
@@ -13,14 +13,9 @@ def main():
         sys.stdout.flush()
         parent = None
         for number in range(count):
-            checkpoint = Checkpoint(
-                id=f"{name} {number}",
-                node_id="a",
-                next_node_id="b",
-                parent_id=parent,
-                state={"name": name, "items": list(range(number))},
-            )
-            saver.put(RunnableConfig("t"), checkpoint)
+            state = {"name": name, "items": list(range(number))}
+            checkpoint = made(state, id=f"{name} {number}", parent_id=parent)
+            saver.put("t", checkpoint)
             parent = checkpoint.id
             sys.stdout.write(f"{parent}\n")
             sys.stdout.flush()

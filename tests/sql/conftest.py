@@ -1,15 +1,18 @@
 """Databases for the tests of the layer below the SQL savers."""
 
+import json
 import pickle
 import uuid
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from savers import PostgresSaver, SqliteSaver
 from tests.support.databases import PostgresDatabase, SqliteDatabase
+from tests.support.workers import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +86,23 @@ def start_client(launcher):
 
     def start(opener, name, count):
         return launcher.start("-m", "tests.sql.client", pickle.dumps((opener, name, count)).hex(), cwd=ROOT)
+
+    return start
+
+
+@pytest.fixture
+def start_flow(launcher, server, schema, at_end):
+    """Starts tests/sql/flow.py on the schema of the test; kills it in the end, or if it says nothing for too long."""
+
+    def start(what, *arguments, lease=10.0):
+        task = [what, server.connection_string, {"schema": schema, "lease": lease}, *arguments]
+        process = launcher.start("-m", "tests.sql.flow", json.dumps(task), cwd=ROOT)
+        killer = Timer(PATIENCE, process.kill)
+        killer.start()
+        at_end.push(process)
+        at_end.callback(process.kill)
+        at_end.callback(killer.cancel)
+        return process
 
     return start
 

@@ -13,8 +13,9 @@ import traceback
 from datetime import UTC, datetime
 from random import Random
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.retention import RetentionPolicy
+from graphkit.testing import made
 from tests.support.databases import PostgresSession, SqliteConnection, SqliteDatabase
 
 FAILED = 255
@@ -51,11 +52,10 @@ class Mortal:
             setattr(owner, name, self.around(getattr(owner, name)))
 
 
-def checkpoint(number):
-    state = {"items": [f"item {at}" for at in range(number + 1)], "number": number}
-    return Checkpoint(
-        id=f"put {number}", node_id="a", next_node_id="b", state=state, metadata={"put": number}, created_at=NOON
-    )
+def checkpoint(number, state=None):
+    if state is None:
+        state = {"items": [f"item {at}" for at in range(number + 1)], "number": number}
+    return made(state, id=f"put {number}", metadata={"put": number}, created_at=NOON)
 
 
 def begin(saver):
@@ -68,17 +68,7 @@ def begin(saver):
 OPERATIONS = {
     "first put": lambda saver: saver.put(RunnableConfig("new"), checkpoint(0)),
     "put": lambda saver: saver.put(T, checkpoint(6)),
-    "put of a keyframe": lambda saver: saver.put(
-        T,
-        Checkpoint(
-            id="put 6",
-            node_id="a",
-            next_node_id="b",
-            state={"whole": Random(1).randbytes(100_000)},
-            metadata={"put": 6},
-            created_at=NOON,
-        ),
-    ),
+    "put of a keyframe": lambda saver: saver.put(T, checkpoint(6, {"whole": Random(1).randbytes(100_000)})),
     "put_writes": lambda saver: saver.put_writes(T, {"key": 1}),
     "early writes": lambda saver: saver.put_writes(T.with_check_point_id("later"), {"key": 1}, early=True),
     "interrupt": lambda saver: saver.put_writes(

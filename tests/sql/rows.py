@@ -12,17 +12,14 @@ def add_history(database, thread="t"):
     return history
 
 
-def put_statement(database):
-    """The statement of a put: checkpoint id, position, frame, history."""
-    return (
+def put(database, history, position, frame=b"frame"):
+    """Insert a record; return 1, or 0 if the history is not live."""
+    return database.write(
         f"INSERT INTO {database.names.records} (history, checkpoint, position, frame) "
         f"SELECT h.history, ?, ?, ? FROM {database.names.histories} AS h WHERE h.history = ? AND h.version = 0"
-        f"{database.dialect.lock_rows(key_share='h')}"
+        f"{database.dialect.lock_rows(key_share='h')}",
+        (b"id", position, frame, history),
     )
-
-
-def put(database, history, position, frame=b"frame"):
-    return database.write(put_statement(database), (b"id", position, frame, history))
 
 
 def positions(database, history):

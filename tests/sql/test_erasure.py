@@ -25,6 +25,13 @@ def sqlite_saver(tmp_path):
         yield saver
 
 
+@pytest.fixture
+def connection(tmp_path):
+    """Another connection to the file of the saver."""
+    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as connection:
+        yield connection
+
+
 @pytest.mark.requirement("P73")
 def test_no_file_of_sqlite_has_a_byte_of_what_was_erased(sqlite_saver, tmp_path):
     fill(sqlite_saver)
@@ -50,27 +57,26 @@ def delete_without_overwriting(saver, tmp_path, thread):
     assert find_files(tmp_path)
 
 
-def test_a_reader_of_sqlite_with_an_old_snapshot_keeps_bytes(sqlite_saver, tmp_path):
+def test_a_reader_of_sqlite_with_an_old_snapshot_keeps_bytes(sqlite_saver, tmp_path, connection):
     fill(sqlite_saver)
-    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as reader:
-        reader.execute("BEGIN")
-        reader.execute(f"SELECT count(*) FROM {names_of(sqlite_saver).records}").fetchall()
-        report = erase(sqlite_saver, MARKER)
-        assert not report.ok
-        assert "another connection reads an older state" in report.remaining[0]
-        assert find_files(tmp_path)
+    connection.execute("BEGIN")
+    connection.execute(f"SELECT count(*) FROM {names_of(sqlite_saver).records}").fetchall()
+    report = erase(sqlite_saver, MARKER)
+    assert not report.ok
+    assert "another connection reads an older state" in report.remaining[0]
+    assert find_files(tmp_path)
+    connection.execute("ROLLBACK")
     assert erase(sqlite_saver, MARKER).ok
     assert find_files(tmp_path) == []
 
 
-def test_a_writer_of_sqlite_that_does_not_end_keeps_bytes(sqlite_saver, tmp_path):
+def test_a_writer_of_sqlite_that_does_not_end_keeps_bytes(sqlite_saver, connection):
     fill(sqlite_saver)
     sqlite_saver.delete(MARKER)
-    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as writer:
-        writer.execute("BEGIN IMMEDIATE")
-        (reason,) = sqlite_saver.erase_deleted()
-        assert "VACUUM failed" in reason
-        writer.execute("ROLLBACK")
+    connection.execute("BEGIN IMMEDIATE")
+    (reason,) = sqlite_saver.erase_deleted()
+    assert "VACUUM failed" in reason
+    connection.execute("ROLLBACK")
     assert sqlite_saver.erase_deleted() == ()
 
 
@@ -81,8 +87,7 @@ def test_a_watch_of_sqlite_misses_nothing_of_what_follows_an_erasure(sqlite_save
     with sqlite_saver.watch("kept") as changes:
         assert erase(sqlite_saver, MARKER).ok
         stored = put(sqlite_saver, {"n": 20}, "kept")
-        found = changes.get(10)
-        assert found.checkpoint.id == stored.id
+        assert changes.get(10).checkpoint.id == stored.id
 
 
 # PostgreSQL
@@ -97,43 +102,32 @@ def base(server):
 @pytest.mark.parametrize("analyzes", [False, True])
 def test_no_table_of_postgres_has_a_byte_of_what_was_erased(open_postgres_saver, server, analyzes):
     saver = open_postgres_saver(compression=None)
-    with saver.watch(MARKER):  # which names the thread in a table
+    with ExitStack() as stack:
+        # Tables name the threads of watches and runs; a single row gives no samples.
+        for name in (MARKER, f"{MARKER} too"):
+            stack.enter_context(saver.watch(name))
+            stack.enter_context(saver.run_lock(name))
         fill(saver)
+        if analyzes:
+            # The statistics have samples of all columns, also of tables that have no rows any more.
+            execute(server, "ANALYZE")
+    execute(server, "CHECKPOINT")
+    assert find_files(base(server))
+    report = erase(saver, MARKER)
+    assert not report.ok
+    assert "until VACUUM FULL" in report.remaining[0]
     put(saver, {"x": "kept"}, "other")
     with saver.run_lock("other"), saver.watch("other"):
-        if analyzes:
-            # The statistics have samples of all columns.
-            execute(server, "ANALYZE")
-        execute(server, "CHECKPOINT")
-        assert find_files(base(server))
-        report = erase(saver, MARKER)
-        assert not report.ok
-        assert "until VACUUM FULL" in report.remaining[0]
-        report = erase(saver, MARKER, full=True)
-        assert report.remaining == ()
+        assert erase(saver, MARKER, full=True).remaining == ()
     execute(server, "CHECKPOINT")
     assert find_files(base(server)) == []
     assert saver.get("other").state["x"] == "kept"
+    assert saver.verify().ok
 
 
 def execute(server, sql):
     with psycopg.connect(server.connection_string, autocommit=True) as connection:
         connection.execute(sql)
-
-
-def test_no_samples_of_tables_are_left_that_have_no_rows_any_more(open_postgres_saver, server):
-    saver = open_postgres_saver(compression=None)
-    with ExitStack() as stack:
-        for name in (MARKER, f"{MARKER} too"):  # a single row gives no samples
-            stack.enter_context(saver.watch(name))
-            stack.enter_context(saver.run_lock(name))
-        fill(saver)
-        execute(server, "ANALYZE")
-    assert erase(saver, MARKER, full=True).ok
-    execute(server, "CHECKPOINT")
-    assert find_files(base(server)) == []
-    assert saver.verify().ok
-    assert saver.threads(released=True) == []
 
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "READ COMMITTED"])

@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.testing import made
 from tests.sql import flow
-from tests.sql.flow_processes import PATIENCE, start_process
 from tests.support.contents import read_all
 from tests.support.databases import LostError, encode_text
+from tests.support.workers import PATIENCE
 
 CONFIG = RunnableConfig("t")
 STEPS = ["first", "inner", "left", "right", "last"]
@@ -22,49 +21,43 @@ STEPS = ["first", "inner", "left", "right", "last"]
 
 @pytest.mark.sweep(2)  # the first and the last: a branch, and a node of a nested graph
 @pytest.mark.parametrize("gate", ["left", "first", "last", "inner"])
-def test_a_stopped_run_is_taken_over_and_fenced_off(launcher, open_postgres_saver, server, schema, gate):
-    with start_process(
-        launcher, "run", server.connection_string, {"schema": schema, "lease": 1.0}, "t", gate
-    ) as process:
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGSTOP)
-        saver = open_postgres_saver(lock_timeout=PATIENCE)
-        app = flow.make_graph().compile(checkpoint_saver=saver)
-        state = app.invoke(None, CONFIG)
-        assert sorted(state["log"]) == sorted(STEPS)
-        before = read_all(saver)
-        process.send_signal(signal.SIGCONT)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "ThreadBusyError\n"
-        assert read_all(saver) == before
-        assert app.get_state(CONFIG).state["log"] == state["log"]
-        assert saver.get(CONFIG).next_node_id == END
+def test_a_stopped_run_is_taken_over_and_fenced_off(start_flow, open_postgres_saver, gate):
+    process = start_flow("run", "t", gate, lease=1.0)
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGSTOP)
+    saver = open_postgres_saver(lock_timeout=PATIENCE)
+    app = flow.make_graph().compile(checkpoint_saver=saver)
+    state = app.invoke(None, CONFIG)
+    assert sorted(state["log"]) == sorted(STEPS)
+    before = read_all(saver)
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "ThreadBusyError\n"
+    assert read_all(saver) == before
+    assert saver.get(CONFIG).next_node_id == END
 
 
-def test_a_branch_in_another_process_is_fenced_off_with_its_run(
-    launcher, open_postgres_saver, server, schema, tmp_path
-):
+def test_a_branch_in_another_process_is_fenced_off_with_its_run(start_flow, open_postgres_saver, tmp_path):
     """The process of the run stays paused; its worker goes on, and finds that the thread was taken over."""
-    pipe = str(tmp_path / "pipe")
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    options = {"schema": schema, "lease": 1.0}
-    with start_process(launcher, "run on workers", server.connection_string, options, "t", "right", pipe) as process:
-        _, worker = process.stdout.readline().split()
-        for pid in (process.pid, int(worker)):
-            os.kill(pid, signal.SIGSTOP)
-        saver = open_postgres_saver(lock_timeout=PATIENCE)
-        app = flow.make_graph_on_workers().compile(checkpoint_saver=saver)
-        state = app.invoke(None, CONFIG)
-        assert sorted(state["log"]) == ["left", "right"]
-        before = read_all(saver)
-        os.kill(int(worker), signal.SIGCONT)
-        Path(pipe).write_bytes(b"")
-        assert process.stdout.readline() == "worker ThreadBusyError\n"
-        assert read_all(saver) == before
-        process.send_signal(signal.SIGCONT)
-        assert process.stdout.readline() == "ThreadBusyError\n"
-        assert read_all(saver) == before
+    process = start_flow("run on workers", "t", "right", str(pipe), lease=1.0)
+    _, worker = process.stdout.readline().split()
+    for pid in (process.pid, int(worker)):
+        os.kill(pid, signal.SIGSTOP)
+    saver = open_postgres_saver(lock_timeout=PATIENCE)
+    app = flow.make_graph_on_workers().compile(checkpoint_saver=saver)
+    state = app.invoke(None, CONFIG)
+    assert sorted(state["log"]) == ["left", "right"]
+    before = read_all(saver)
+    os.kill(int(worker), signal.SIGCONT)
+    pipe.write_bytes(b"")
+    assert process.stdout.readline() == "worker ThreadBusyError\n"
+    assert read_all(saver) == before
+    process.send_signal(signal.SIGCONT)
+    assert process.stdout.readline() == "ThreadBusyError\n"
+    assert read_all(saver) == before
 
 
 def test_an_opened_saver_writes_for_the_runs_that_the_caller_holds(open_postgres_saver):

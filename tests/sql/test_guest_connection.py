@@ -6,8 +6,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from graphkit.testing import made
 from savers import PostgresSaver
 from tests.support.databases import PostgresDatabase, PostgresSession
 
@@ -34,12 +35,10 @@ def test_a_single_connection_may_be_passed_in(guest, schema, autocommit):
     with PostgresSaver(pool=guest, schema=schema) as saver:
         thread = RunnableConfig("t")
         for number in range(OFTEN):
-            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": number})
-            saver.put(thread, checkpoint)
+            saver.put(thread, made({"n": number}))
         with saver.run_lock(thread):
             assert saver.prune("t", keep_last=1) == OFTEN - 1
-        latest = saver.get(thread)
-        assert latest.state["n"] == OFTEN - 1
+        assert saver.get(thread).state["n"] == OFTEN - 1
         assert saver.opener() is None
     assert guest.autocommit == autocommit
     assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -50,13 +49,12 @@ def test_savers_take_turns_on_a_single_connection(guest, schema):
     savers = [PostgresSaver(pool=guest, schema=schema, lock_timeout=60) for _ in range(2)]
 
     def put(number):
-        thread = RunnableConfig(f"t{number % 4}")
-        savers[number % 2].put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+        savers[number % 2].put(f"t{number % 4}", made({"n": number}))
 
     with ThreadPoolExecutor(8) as workers:
         list(workers.map(put, range(160)))
     for saver in savers:
-        assert [len(saver.history(RunnableConfig(thread))) for thread in saver.threads()] == [40] * 4
+        assert [len(saver.history(thread)) for thread in saver.threads()] == [40] * 4
         saver.close()
 
 
@@ -65,7 +63,7 @@ def test_the_transaction_of_an_application_is_not_committed_by_a_put(guest, sche
     assert saver.threads() == []
     guest.execute("CREATE TABLE of_the_application (n int)")
     with pytest.raises(CheckpointStorageError, match="has an open transaction; end it, or pass a pool"):
-        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
+        saver.put("t", made({}))
     guest.rollback()
     assert guest.execute("SELECT to_regclass('of_the_application') AS found").fetchall() == [{"found": None}]
     guest.rollback()
@@ -95,22 +93,19 @@ def test_a_transaction_that_cannot_begin_leaves_none_open(guest, schema, monkeyp
 def test_a_pipeline_of_an_application_is_an_error(guest, schema):
     guest.autocommit = True
     saver = PostgresSaver(pool=guest, schema=schema)
-    thread = RunnableConfig("t")
-    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={})
     with guest.pipeline(), pytest.raises(CheckpointStorageError, match="is in a pipeline; end it, or pass a pool"):
-        saver.put(thread, checkpoint)
-    saver.put(thread, checkpoint)
-    assert len(saver.list(thread)) == 1
+        saver.put("t", made({}))
+    saver.put("t", made({}))
+    assert len(saver.list("t")) == 1
 
 
 def test_a_single_connection_that_is_closed_is_an_error(server, guest, schema):
     saver = PostgresSaver(pool=guest, schema=schema, lock_timeout=0.1)
     assert saver.threads() == []
     end_connection(server, guest)
-    with pytest.raises(CheckpointStorageError, match="the connection that was passed in is closed"):
-        saver.threads()
-    with pytest.raises(CheckpointStorageError, match="the connection that was passed in is closed"):
-        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    for use in (saver.threads, lambda: saver.put("t", made({}))):
+        with pytest.raises(CheckpointStorageError, match="the connection that was passed in is closed"):
+            use()
     with pytest.raises(CheckpointerConfigurationError, match="the connection is closed"):
         PostgresSaver(pool=guest)
 

@@ -2,14 +2,11 @@
 
 import os
 
-import pytest
-
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
+from graphkit.testing import made
 from savers import PostgresSaver
 from tests.support.databases import PostgresSession, RowLogBytes, limit_part, limit_statement
 
-T = RunnableConfig("t")
-COPY = RunnableConfig("copy")
 RECORD = 1 << 16
 """A long record in these tests, in place of 1 MB or 750 MB."""
 STATEMENT = 3 * RECORD
@@ -20,18 +17,12 @@ def count_bytes(values):
     return sum(len(value) for value in values if isinstance(value, bytes))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def open_kind(request):
-    """Opens savers of one kind on one store."""
-    return request.getfixturevalue(f"{request.param}_opener")
-
-
 def put(saver, state):
-    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+    saver.put("t", made(state))
 
 
-def states_of(saver, config=T):
-    return [checkpoint.state for checkpoint in saver.list(config)]
+def states_of(saver, thread="t"):
+    return [checkpoint.state for checkpoint in saver.list(thread)]
 
 
 def lengths_of_records(saver):
@@ -41,19 +32,19 @@ def lengths_of_records(saver):
     return [round(length / RECORD) for (length,) in frames]
 
 
-def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(open_kind, monkeypatch):
+def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(open_saver, monkeypatch):
     monkeypatch.setattr(RowLogBytes, "max_part", 4 * RECORD)
     count = 11 * RECORD // 8
     text = "".join(f"{number:08}" for number in range(count))
     longer = text + "x" * (5 * RECORD)
     states = [{"text": text}, {"text": longer}]
-    with open_kind(compression=None) as saver:
+    with open_saver(compression=None) as saver:
         for state in states:
             put(saver, state)
         assert lengths_of_records(saver) == [4, 4, 3, 0, 5]
-    with open_kind() as saver:
+    with open_saver() as saver:
         assert states_of(saver) == states[::-1]
-        latest = saver.get(T)
+        latest = saver.get("t")
         assert latest.state["text"] == longer
         assert saver.verify().ok
 
@@ -80,22 +71,22 @@ def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(serve
         assert states_of(saver) == states[::-1]
 
 
-def test_a_rewrite_reads_what_its_transaction_has_inserted(open_kind, monkeypatch):
+def test_a_rewrite_reads_what_its_transaction_has_inserted(open_saver, monkeypatch):
     limit_part(monkeypatch, RECORD)
     # Each keyframe names the one before it, for the items that it does not repeat.
     states = []
     for count, size in [(1, 1), (1, 5), (3, 9), (4, 9), (4, 13), (4, 13), (2, 12)]:
         items = ["y" * 2 * RECORD] * count
         states.append({"items": items, "bytes": os.urandom(size * RECORD)})
-    with open_kind(compression=None) as saver:
+    with open_saver(compression=None) as saver:
         for state in states:
             put(saver, state)
-        saver.copy(T, COPY)
+        saver.copy("t", "copy")
         saver.compact("copy")
         assert saver.prune("copy", keep_last=5) == 2
-    with open_kind() as saver:
+    with open_saver() as saver:
         assert states_of(saver) == states[::-1]
-        assert states_of(saver, COPY) == states[:1:-1]
+        assert states_of(saver, "copy") == states[:1:-1]
         assert saver.verify().ok
 
 
@@ -113,13 +104,12 @@ def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
             put(saver, state)
             states.append(state)
             items.append(f"{number:04}" * 400)
-        latest = saver.get(T)
-        replacement = Checkpoint(node_id="a", next_node_id="b", state=states[-1])
-        saver.put(T.with_check_point_id(latest.id), replacement)
+        latest = saver.get("t")
+        saver.put(RunnableConfig("t", latest.id), made(states[-1]))
         assert saver.size("t") < PART
-        saver.copy(T, COPY)
+        saver.copy("t", "copy")
         assert saver.compact("t") > 0
         assert saver.prune("copy", keep_last=200) == 100
     with open_saver() as saver:
         assert states_of(saver) == states[::-1]
-        assert states_of(saver, COPY) == states[:99:-1]
+        assert states_of(saver, "copy") == states[:99:-1]

@@ -8,7 +8,6 @@ import pytest
 from graphkit import Channels, RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import PostgresSaver
-from tests.sql.savers import fill, put
 from tests.support.checkpoints import list_ids
 from tests.support.graphs import make_chain
 
@@ -137,21 +136,3 @@ def test_a_read_whose_connection_is_lost_meanwhile_is_executed_again(postgres_op
         with pytest.raises(CheckpointStorageError, match="the connection was lost"):
             database.read(end_once, (99,))
         assert database.read("SELECT 1") == [(1,)]
-
-
-def test_a_read_only_database(sqlite_opener):
-    with sqlite_opener() as saver:
-        fill(saver, 3)
-        saver._database.read("PRAGMA query_only = ON")
-        for use in (
-            lambda: put(saver, {"number": 9}),
-            lambda: saver.delete("t"),
-            lambda: saver.prune("t", keep_last=1),
-            lambda: saver.copy("t", "u"),
-        ):
-            with pytest.raises(CheckpointStorageError, match=r"readonly|read-only"):
-                use()
-        assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == [2, 1, 0]
-        saver._database.read("PRAGMA query_only = OFF")
-        put(saver, {"number": 3})
-        assert saver.verify().ok

@@ -4,17 +4,21 @@ import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from graphkit.testing import made
 from savers import PostgresSaver
 from tests.sql.rows import add_history, positions, put
+from tests.support.checkpoints import list_numbers
 from tests.support.databases import OutcomeUnknownError, PostgresDatabase, end_idle_transactions_soon, limit_read
+from tests.support.forked import start_in_child
 
 PREPARED_AFTER = 5
 """How often psycopg executes a statement before it prepares it."""
@@ -22,9 +26,7 @@ PREPARED_AFTER = 5
 
 @pytest.fixture
 def database(open_postgres):
-    database = open_postgres()
-    yield database
-    database.close()
+    return open_postgres()
 
 
 @pytest.fixture
@@ -125,26 +127,19 @@ def test_what_is_no_connection_string_is_refused_without_repeating_it(wrong):
 # Tables
 
 
-def _create(connection_string, schema, start, results):
-    database = PostgresDatabase(connection_string, schema=schema)
-    start.wait()
-    history = add_history(database, f"thread {multiprocessing.current_process().name}")
-    results.put(history)
-    database.close()
-
-
 def test_eight_processes_that_start_at_once_make_one_schema(server, schema):
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(8)
-    results = context.Queue()
-    arguments = (server.connection_string, schema, start, results)
-    processes = [context.Process(target=_create, args=arguments) for _ in range(8)]
-    for process in processes:
-        process.start()
-    histories = sorted(results.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join()
-    assert histories == list(range(1, 9))
+    start = multiprocessing.get_context("fork").Barrier(8)
+
+    def create(name):
+        database = PostgresDatabase(server.connection_string, schema=schema)
+        start.wait(60)
+        add_history(database, name)
+
+    children = [start_in_child(partial(create, f"thread {number}")) for number in range(8)]
+    assert [wait() for wait in children] == [0] * 8
+    found = PostgresDatabase(server.connection_string, schema=schema)
+    assert found.read(f"SELECT count(DISTINCT thread) FROM {found.names.histories}") == [(8,)]
+    found.close()
 
 
 def test_a_role_that_may_not_create_and_finds_nothing_gets_a_clear_error(server, schema):
@@ -211,15 +206,6 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
         assert connection.execute(read_settings).fetchall() == settings
 
 
-def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database, history):
-    guest = PostgresDatabase(pool=make_pool(), schema=schema, lock_timeout=0.05)
-    with database.transaction() as transaction:
-        transaction.execute(f"UPDATE {database.names.histories} SET status = 'x'")
-        with pytest.raises(CheckpointStorageError, match="lock_timeout"), guest.transaction() as late:
-            late.execute(f"UPDATE {database.names.histories} SET status = 'y'")
-    assert put(guest, history, 0) == 1
-
-
 def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):
     pool = make_pool(min_size=2)
     database = PostgresDatabase(pool=pool, schema=schema)
@@ -241,50 +227,24 @@ def test_a_pool_without_a_free_connection_is_reported(make_pool, schema):
 # Prepared statements
 
 
-def prepare(database):
-    """Insert rows with one statement until it is prepared; return the history and the next position."""
-    history = add_history(database)
-    for position in range(PREPARED_AFTER + 1):
+def prepare(database, history, first=0):
+    """Insert rows with one statement until it is prepared without a cursor of psycopg; return the next position."""
+    for position in range(first, first + PREPARED_AFTER + 1):
         assert put(database, history, position) == 1
-    assert count_prepared(database) == 1
-    return history, PREPARED_AFTER + 1
+    assert database.read("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'graphkit%'") == [(1,)]
+    return first + PREPARED_AFTER + 1
 
 
-def count_prepared(database):
-    """Return how many statements the only connection of a database has prepared without a cursor of psycopg."""
-    ((count,),) = database.read("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'graphkit%'")
-    return count
-
-
-@pytest.mark.parametrize("terms", [None, [0], [1, -1, 2**63 - 1, -(2**63)], list(range(100))])
-def test_a_prepared_statement_stores_what_a_cursor_does(database, terms, history):
-    names = database.names
-    statement = (
-        f"INSERT INTO {names.records} (history, position, checkpoint, is_keyframe, frame, written, terms)"
-        " VALUES (?, ?, ?, ?::boolean, ?, ?, ?::bigint[])"
-    )
-    keyframes = [None, True, False] * PREPARED_AFTER
-    for position, is_keyframe in enumerate(keyframes):
-        database.write(statement, (history, position, None, is_keyframe, bytes(range(256)), 7, terms))
-    assert count_prepared(database) == 1
-    columns = "is_keyframe, frame, written, terms, terms[1]"
-    rows = database.read(f"SELECT {columns} FROM {names.records} ORDER BY position")
-    first = None if terms is None else terms[0]
-    assert rows == [(is_keyframe, bytes(range(256)), 7, terms, first) for is_keyframe in keyframes]
-
-
-def test_a_prepared_statement_that_was_dropped_is_executed_once(database):
-    history, position = prepare(database)
+def test_a_prepared_statement_that_was_dropped_is_executed_once_and_prepared_again(database, history):
+    first = prepare(database, history)
     database.read("DEALLOCATE ALL")
-    assert put(database, history, position) == 1
-    assert positions(database, history) == list(range(position + 1))
-    assert put(database, history, position + 1) == 1
-    assert count_prepared(database) == 1, "it is prepared again"
+    following = prepare(database, history, first)
+    assert positions(database, history) == list(range(following))
 
 
-def test_a_prepared_statement_survives_a_rollback(database):
+def test_a_prepared_statement_survives_a_rollback(database, history):
     # psycopg then drops all that is prepared on the connection, if some of it is its own.
-    history, position = prepare(database)
+    position = prepare(database, history)
     for _ in range(PREPARED_AFTER + 1):
         database.read("SELECT 1")
     with pytest.raises(ZeroDivisionError), database.transaction() as transaction:
@@ -381,9 +341,8 @@ IS_WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_saver, monkeypatch, change):
     saver = open_postgres_saver()
     other = open_postgres_saver()
-    config = RunnableConfig("t")
     for number in range(3):
-        saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+        saver.put("t", made({"n": number}))
     transaction = saver._database.transaction
     waiting = []
 
@@ -400,22 +359,20 @@ def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_sa
         monkeypatch.setattr(saver._database, "transaction", wait_at_the_end)
         assert saver.prune("t", keep_last=2) == 1
         result = waiting[0].result()
-    assert saver.list(config) == []
+    assert saver.list("t") == []
     if change == "delete":
         assert result is True
         assert saver.threads(released=True) == []
     else:
         assert [checkpoint.state["n"] for checkpoint in result.checkpoints] == [2, 1]
-        assert saver.tag(config, 1).checkpoints == result.checkpoints
+        assert saver.tag("t", 1).checkpoints == result.checkpoints
 
 
 def test_a_rewrite_waits_until_the_history_is_copied(server, open_postgres_saver, monkeypatch):
     limit_read(monkeypatch, 0)
-    config = RunnableConfig("t")
     writer = open_postgres_saver()
     for number in range(20):
-        state = {"n": number, "whole": os.urandom(60_000)}
-        writer.put(config, Checkpoint(node_id="a", next_node_id="b", state=state))
+        writer.put("t", made({"n": number, "whole": os.urandom(60_000)}))
     saver = open_postgres_saver()
     new_log = saver._store.new_log
     waiting = []
@@ -432,6 +389,4 @@ def test_a_rewrite_waits_until_the_history_is_copied(server, open_postgres_saver
         monkeypatch.setattr(saver._store, "new_log", rewrite_and_begin)
         saver.copy("t", "u")
         assert waiting[0].result() == 18
-    assert [checkpoint.state["n"] for checkpoint in open_postgres_saver().list(RunnableConfig("u"))] == [
-        *range(19, -1, -1)
-    ]
+    assert list_numbers(open_postgres_saver(), "u") == [*range(19, -1, -1)]

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -11,9 +12,10 @@ from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
+from tests.sql.rows import add_history
 from tests.support import postgres_server
 from tests.support.checkpoints import make_interrupt
-from tests.support.databases import PostgresSession, limit_wait_for_puts
+from tests.support.databases import PostgresSession, limit_wait_for_puts, open_commits
 
 LONG = 60.0
 """No change may wait for the next read of all histories."""
@@ -46,6 +48,8 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         new = put(other, number=9)
         assert take_id(watch) == new
         assert watch.get(0) is None
+        other.delete("t")
+        assert take(watch).kind == "delete"
 
 
 @pytest.mark.parametrize("latest", [False, True])
@@ -89,18 +93,6 @@ def test_a_damaged_history_is_reported_to_the_log_and_no_other_is_lost(saver, op
         assert ids == [found for found in seen if found in ids]
 
 
-def test_a_run_that_has_ended_leaves_its_thread_idle(saver, open_saver):
-    other = open_saver()
-    with saver.watch("t", interval=0.01) as watch:
-        with other.run_lock(RunnableConfig("t")):
-            put(other)
-            assert take(watch).kind == "checkpoint"
-            while "t" not in watch._source._running:
-                assert watch.get(0.05) is None
-        change = take(watch)
-        assert (change.kind, change.value) == ("idle", False)
-
-
 HOLD = """
 import pickle, sys
 from graphkit import RunnableConfig
@@ -131,6 +123,42 @@ def test_a_watch_distinguishes_the_death_of_a_run_from_its_end(saver, launcher, 
         assert change.kind == "idle"
         assert change.value == dies
         assert saver.history(RunnableConfig("t"))[0].status == "stalled"
+
+
+def test_the_thread_that_listens_ends_with_the_last_watch(saver):
+    before = set(threading.enumerate())
+    watches = [saver.watch("t") for _ in range(3)]
+    (thread,) = [thread for thread in set(threading.enumerate()) - before if thread.name == "graphkit-changes"]
+    for watch in watches:
+        assert thread.is_alive()
+        watch.close()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def test_a_file_that_was_replaced_is_watched_again(sqlite_opener, tmp_path):
+    with sqlite_opener() as saver, saver.watch("t", interval=LONG) as watch:
+        for name in ("store.db", "store.db-wal", "store.db-shm"):
+            (tmp_path / name).unlink()
+        with sqlite_opener() as other:
+            new = put(other)
+            assert take_id(watch) == new
+
+
+def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlite, tmp_path):
+    database = open_sqlite()
+    add_history(database)
+    commits = open_commits(database)
+    file = tmp_path / "test.db"
+    file.rename(tmp_path / "away")
+    file.mkdir()
+    # None: any thread may have changed.
+    assert commits.find_threads() == {None}
+    file.rmdir()
+    (tmp_path / "away").rename(file)
+    assert commits.find_threads() == {None}
+    assert commits.find_threads() == set()
+    commits.close()
 
 
 def test_puts_notify_only_where_a_watch_listens(server, schema):
@@ -223,17 +251,7 @@ def test_watching_goes_on_after_a_restart_of_the_server(own_server):
             take(watch)
             own_server.stop()
             own_server.start()
-            new = put_until_it_works(other)
+            # Connections that were lost are noticed by their first use.
+            with PostgresSaver(own_server.connection_string) as fresh:
+                new = put(fresh)
             assert take_id(watch) == new
-
-
-def put_until_it_works(saver):
-    """Put after a restart: connections that were lost are noticed by their first use."""
-    checkpoint = made({"n": 1})
-    for _ in range(20):
-        try:
-            saver.put(RunnableConfig("t"), checkpoint, unique=True)
-            return checkpoint.id
-        except OSError:
-            continue
-    raise AssertionError("the server does not come back")

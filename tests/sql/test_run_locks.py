@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from tests.sql.rows import add_history, fenced_put, positions
+from tests.sql.rows import add_history, fenced_put
 from tests.support.databases import PostgresDatabase
+from tests.support.forked import run_in_child
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON = 60
@@ -73,56 +74,38 @@ def test_a_second_holder_waits_and_then_gives_up(database, open_database):
         assert database.run_locks.is_held("t")
 
 
-def test_another_process_is_kept_out_and_named(database, start_holder):
-    holder = start_holder()
-    assert holder.read() == "held"
-    assert database.run_locks.is_held("t")
-    with pytest.raises(ThreadBusyError, match=f"process {holder.process.pid}"), database.run_locks.hold("t", 0.05):
-        pass
-    holder.process.stdin.close()
-    holder.process.wait()
-    with database.run_locks.hold("t", 0):
-        assert database.run_locks.is_held("t")
-
-
-def test_a_killed_process_frees_its_locks_at_once(database, start_holder):
-    holder = start_holder(lease=3600) if isinstance(database, PostgresDatabase) else start_holder()
-    assert holder.read() == "held"
-    holder.send(signal.SIGKILL)
-    holder.process.wait()
-    with database.run_locks.hold("t", SOON):
-        assert database.run_locks.is_held("t")
-
-
-def test_one_of_two_processes_gets_it_and_the_other_one_next(database, start_holder):
-    first = start_holder()
+def test_another_process_is_named_and_its_death_gives_the_lock_to_the_one_that_waits(database, start_holder):
+    options = {"lease": 3600} if isinstance(database, PostgresDatabase) else {}
+    first = start_holder(**options)
     assert first.read() == "held"
-    second = start_holder()
-    impatient = start_holder(timeout=0)
-    assert impatient.read() == "busy"
+    assert database.run_locks.is_held("t")
+    with pytest.raises(ThreadBusyError, match=f"process {first.process.pid}"), database.run_locks.hold("t", 0.05):
+        pass
+    second = start_holder(**options)
+    assert start_holder(timeout=0).read() == "busy"
     assert second.process.poll() is None
     first.send(signal.SIGKILL)
     assert second.read() == "held"
+    second.process.stdin.close()
+    second.process.wait()
+    with database.run_locks.hold("t", 0):
+        assert database.run_locks.is_held("t")
 
 
 def test_a_forked_child_holds_nothing(database):
-    with database.run_locks.hold("t", 0):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                with database.run_locks.hold("u", SOON):
-                    is_right = not database.run_locks.is_mine("t") and database.run_locks.is_held("t")
-                try:
-                    with database.run_locks.hold("t", 0.05):
-                        is_right = False
-                except ThreadBusyError:
-                    code = 0 if is_right else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert database.run_locks.is_held("t")
-    assert not database.run_locks.is_held("t")
+    locks = database.run_locks
+
+    def use():
+        with locks.hold("u", SOON):
+            assert not locks.is_mine("t")
+            assert locks.is_held("t")
+        with pytest.raises(ThreadBusyError), locks.hold("t", 0.05):
+            pass
+
+    with locks.hold("t", 0):
+        assert run_in_child(use)
+        assert locks.is_held("t")
+    assert not locks.is_held("t")
 
 
 def test_a_copy_of_the_directory_releases_nothing(open_sqlite, launcher, tmp_path):
@@ -179,23 +162,6 @@ def test_a_lease_is_renewed_while_the_lock_is_held(open_postgres):
     assert expires(database) is None
 
 
-def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, open_postgres, server, schema):
-    database = open_postgres(lease=0.5)
-    history = add_history(database)
-    options = {"schema": schema, "lease": 0.5}
-    with Holder(launcher, "postgres", server.connection_string, options, "t", SOON) as holder:
-        assert holder.read() == "held"
-        assert holder.put(history, 0) == 1
-        holder.send(signal.SIGSTOP)
-        with database.run_locks.hold("t", SOON):
-            assert fenced_put(database, "t", history, 1) == 1
-            holder.send(signal.SIGCONT)
-            assert holder.put(history, 2) == 0
-            assert fenced_put(database, "t", history, 3) == 1
-        assert holder.put(history, 4) == 0
-    assert positions(database, history) == [0, 1, 3]
-
-
 def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, open_postgres, server, schema):
     database = open_postgres(lease=2)
     history = add_history(database)
@@ -218,9 +184,7 @@ def end_connections(database):
 
 
 def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(open_postgres):
-    holding = open_postgres(lease=3600)
-    waiting = open_postgres(lease=3600)
-    third = open_postgres(lease=3600)
+    holding, waiting, third = (open_postgres(lease=3600) for _ in range(3))
     has_tried = (
         "SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l ON l.pid = a.pid"
         " WHERE l.locktype = 'advisory' AND l.granted AND a.state = 'idle' AND a.query LIKE '%INSERT INTO%'"
@@ -264,11 +228,13 @@ def test_a_holder_whose_connection_is_lost_locks_its_token_again(open_postgres):
         assert other.run_locks.is_held("t")
 
 
+PATIENT = {"lease": 3600, "lock_timeout": 60}
+
+
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("how", ["kill", "fast", "immediate"])
 def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how):
-    databases = [PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60) for _ in range(2)]
-    database, other = databases
+    database, other = (PostgresDatabase(own_server.connection_string, **PATIENT) for _ in range(2))
     history = add_history(database)
     assert not other.run_locks.is_held("t")
     with database.run_locks.hold("t", 0):
@@ -281,17 +247,15 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
         assert fenced_put(database, "t", history, 1) == 1
     with other.run_locks.hold("t", 0):
         assert other.run_locks.is_held("t")
-    for each in databases:
-        each.close()
+    database.close()
+    other.close()
 
 
 def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(launcher, own_server):
     """Its advisory lock is gone, which proves nothing; its lease counts."""
-    database = PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60)
+    database = PostgresDatabase(own_server.connection_string, **PATIENT)
     history = add_history(database)
-    with Holder(
-        launcher, "postgres", own_server.connection_string, {"lease": 3600, "lock_timeout": 60}, "t", SOON
-    ) as holder:
+    with Holder(launcher, "postgres", own_server.connection_string, PATIENT, "t", SOON) as holder:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)
         own_server.stop("fast")

@@ -1,7 +1,5 @@
 """Sealed histories in every store: what the key of a history protects; in databases: no plaintext in any column."""
 
-import sqlite3
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import psycopg
 import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
-from savers import Compression, FileSystemSaver, PostgresSaver, SqliteSaver
+from savers import Compression, FileSystemSaver, SqliteSaver
 from tests.sql.savers import run_sql
 from tests.support.disks import quiet
 from tests.support.logs import pack_frame, parse_frame
@@ -48,19 +46,16 @@ def logs_of(saver):
     """The bytes of all logs of a store in files, and of what a repair sets aside; of a database, nothing."""
     if not isinstance(saver, FileSystemSaver):
         return {}
-    return {
-        path: path.read_bytes() for path in Path(saver.base_directory).rglob("*") if path.name.endswith(("log", ".bin"))
-    }
+    files = Path(saver.base_directory).rglob("*")
+    return {path: path.read_bytes() for path in files if path.name.endswith(("log", ".bin"))}
 
 
 def stored(saver):
-    """All bytes that the database has: of SQLite the files, of PostgreSQL all columns of all rows."""
+    """All bytes that the store has: of files and of SQLite the files, of PostgreSQL all columns of all rows."""
     if isinstance(saver, FileSystemSaver):
         return b"".join(logs_of(saver).values())
     if isinstance(saver, SqliteSaver):
-        files = sorted(Path(saver.db_file).parent.glob(f"{Path(saver.db_file).name}*"))
-        return b"".join(path.read_bytes() for path in files)
-    assert isinstance(saver, PostgresSaver)
+        return b"".join(path.read_bytes() for path in Path(saver.db_file).parent.glob(f"{Path(saver.db_file).name}*"))
     dump = b""
     with psycopg.connect(saver._connection_string) as connection:
         tables = connection.execute(
@@ -82,19 +77,12 @@ def assert_no_plaintext(saver):
 
 def count_terms(saver, history=None):
     """How many terms a search may find: those of all histories, or of one with a number."""
+    names = saver._database.names
+    sql = f"SELECT coalesce(sum(array_length(terms, 1)), 0)::bigint FROM {names.records}"
     if isinstance(saver, SqliteSaver):
-        sql = "SELECT count(*) FROM {terms}"
-    else:
-        sql = "SELECT coalesce(sum(array_length(terms, 1)), 0)::bigint FROM {records}"
-    sql = sql.format(**saver._database.names._asdict())
+        sql = f"SELECT count(*) FROM {names.terms}"
     ((count,),) = saver._database.read(sql if history is None else f"{sql} WHERE history = {history}")
     return count
-
-
-def number_of(saver, config):
-    log = saver._store.shared_log(config.thread, config.checkpoint_ns)
-    assert log.refresh()
-    return log.frames.bytes.history
 
 
 # No plaintext
@@ -157,8 +145,10 @@ def test_a_plain_history_is_sealed_by_the_next_append(append, is_open, open_save
         plain.put(CONFIG, made(71))
     assert view(plain, INNER) == view(sealed, INNER)
     if not logs_of(sealed):
-        assert count_terms(sealed, number_of(sealed, CONFIG)) == 1
-        assert count_terms(sealed, number_of(sealed, INNER)) > 1
+        numbers = [sealed._store.shared_log("t", namespace).frames.bytes.history for namespace in ("", "inner")]
+        of_root, of_inner = (count_terms(sealed, number) for number in numbers)
+        assert of_root == 1
+        assert of_inner > 1
 
 
 # Searching
@@ -213,24 +203,16 @@ def test_without_the_key_verify_reports_it_and_repair_refuses(store, wrong):
     saver = store(cipher=WRONG[wrong])
     logs = logs_of(saver)
     report = saver.verify()
-    assert {file.state for thread in report.threads for file in thread.files} == {"sealed"}
     assert not report.ok
-    assert all("'current'" in problem.reason for problem in report.problems)
-    assert all(file.records > 2 for thread in report.threads for file in thread.files)
+    for file in [file for thread in report.threads for file in thread.files]:
+        assert file.state == "sealed"
+        assert "'current'" in file.reason
+        assert file.records > 2
     if logs:
         repaired = saver.repair()
         assert not repaired.changed
         assert all("'current'" in file.refused for file in repaired.files)
         assert logs_of(saver) == logs
-
-
-def test_the_options_are_checked(open_saver):
-    saver = type(open_saver())
-    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
-        open_saver(cipher={"a": b"short"})
-    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
-        saver.check_options(*open_saver.opener.args, cipher={"a": b"short"})
-    saver.check_options(*open_saver.opener.args, cipher="no such file")
 
 
 # Moved and changed records
@@ -355,25 +337,6 @@ def test_after_a_rotation_of_plain_histories_nothing_of_them_is_in_the_database(
     assert len(view(saver)) == len(view(saver, version=1)) == 12
 
 
-def test_vacuum_removes_what_a_plain_saver_has_deleted(sqlite_opener):
-    with sqlite_opener(compression=None) as plain:
-        write(plain)
-        plain.put(OTHER, made(1))
-    with closing(sqlite3.connect(plain.db_file, isolation_level=None)) as connection:
-        # As `delete` does; but some systems build SQLite so that it always overwrites.
-        connection.execute("PRAGMA secure_delete = OFF")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("DELETE FROM graphkit_histories WHERE thread = 't'")
-    with sqlite_opener(cipher=NEW) as saver:
-        saver.rotate()
-        assert b"plain line" in stored(saver)
-    with closing(sqlite3.connect(saver.db_file)) as connection:
-        connection.execute("VACUUM")
-    assert_no_plaintext(saver)
-    with sqlite_opener(cipher=NEW) as saver:
-        assert len(view(saver, OTHER)) == 1
-
-
 def test_what_a_saver_with_keys_deletes_is_overwritten(sqlite_opener):
     with sqlite_opener(compression=None) as plain:
         write(plain)
@@ -430,12 +393,10 @@ def test_a_release_that_was_rotated_before_a_watch_read_it_is_a_release(open_sav
     with saver.watch(CONFIG) as watch:
         old.put(CONFIG, made(2))
         old.release(CONFIG)
-        report = saver.rotate()
-        assert len(report.rewritten) == 1
+        assert len(saver.rotate().rewritten) == 1
         saver.put(CONFIG, made(3))
-        found = [watch.get(30) for _ in range(3)]
-    assert [change.kind for change in found] == ["checkpoint", "release", "checkpoint"]
-    second, release, third = found
+        second, release, third = (watch.get(30) for _ in range(3))
+    assert (second.kind, release.kind, third.kind) == ("checkpoint", "release", "checkpoint")
     assert second.checkpoint.metadata["plain_step"] == "plain2"
     assert release.at is not None
     assert third.checkpoint.metadata["plain_step"] == "plain3"

@@ -55,9 +55,8 @@ def pragma(database, name):
 
 @pytest.mark.parametrize(("fsync", "synchronous"), [("always", 2), (5, 1), (0.5, 1), ("never", 0)])
 def test_the_log_is_synced_as_fsync_requires(file, fsync, synchronous):
-    database = SqliteDatabase(file, fsync=fsync)
-    assert (pragma(database, "journal_mode"), pragma(database, "synchronous")) == ("wal", synchronous)
-    database.close()
+    with closing(SqliteDatabase(file, fsync=fsync)) as database:
+        assert (pragma(database, "journal_mode"), pragma(database, "synchronous")) == ("wal", synchronous)
 
 
 def test_a_flush_syncs_what_was_written_since_the_last_one(file, monkeypatch):
@@ -101,19 +100,6 @@ def test_after_a_failed_sync_the_log_is_copied_and_emptied(file, monkeypatch):
     database.close()
 
 
-def test_a_file_that_was_removed_is_made_again(file):
-    database = SqliteDatabase(file, fsync="never")
-    add_history(database)
-    read_histories = f"SELECT * FROM {database.names.histories}"
-    for name in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
-        name.unlink()
-    assert database.read(read_histories) == []
-    add_history(database)
-    database.close()
-    rows = SqliteDatabase(file).read(read_histories)
-    assert len(rows) == 1
-
-
 @pytest.mark.parametrize("db_file", ["runs/", Path(), "runs/.", "..", "runs/..", "/"])
 def test_a_path_that_can_only_be_a_directory_is_refused(tmp_path, monkeypatch, db_file):
     monkeypatch.chdir(tmp_path)
@@ -145,35 +131,6 @@ def test_tables_of_another_program_are_not_touched(tmp_path):
         SqliteDatabase(file).read("SELECT 1")
     assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("graphkit_records",)]
     theirs.close()
-
-
-def test_a_damaged_database_is_an_error_that_names_it(file, database, history):
-    for position in range(50):
-        put(database, history, position, os.urandom(4000))
-    database.close()
-    with file.open("r+b") as raw:
-        raw.seek(4096)
-        raw.write(b"\xff" * 12 * 4096)
-    with pytest.raises(CheckpointCorruptionError, match=r"graphkit\.db"):
-        SqliteDatabase(file).read(f"SELECT * FROM {database.names.records}")
-
-
-def test_a_directory_is_no_database(tmp_path):
-    with pytest.raises(CheckpointStorageError, match="it is a directory"):
-        SqliteDatabase(tmp_path).read("SELECT 1")
-
-
-def test_a_path_that_no_file_can_have_is_an_error_of_the_system(tmp_path):
-    (tmp_path / "loop.db").symlink_to("loop.db")
-    for name, reason in (("loop.db", "symbolic links"), ("x" * 300, "name too long")):
-        with pytest.raises(CheckpointStorageError, match=f"(?i){reason}"):
-            SqliteDatabase(tmp_path / name).read("SELECT 1")
-
-
-def test_a_parent_that_is_a_file_is_an_error(tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(CheckpointStorageError, match="cannot create"):
-        SqliteDatabase(tmp_path / "file" / "inside" / "x.db").read("SELECT 1")
 
 
 def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(database, history):
@@ -231,7 +188,6 @@ def test_a_full_disk_leaves_what_was_there(database, history):
 
 
 def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch, database, history):
-
     def fail(connection):
         raise CheckpointStorageError(connection.path, "write", "a fault")
 
@@ -240,9 +196,8 @@ def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch, database
         with pytest.raises(CheckpointStorageError, match="a fault"), database.transaction():
             raise KeyError
     assert put(database, history, 0) == 1
-    other = SqliteDatabase(file, fsync="never")
-    assert positions(other, history) == [0]
-    other.close()
+    with closing(SqliteDatabase(file, fsync="never")) as other:
+        assert positions(other, history) == [0]
 
 
 def test_a_value_that_sqlite_cannot_store_is_an_error(database, history):
@@ -297,9 +252,8 @@ def test_a_directory_without_rights_is_an_error(open_directory):
 
 def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     file = open_directory / "x.db"
-    database = SqliteDatabase(file, fsync="never")
-    add_history(database)
-    database.close()
+    with closing(SqliteDatabase(file, fsync="never")) as database:
+        add_history(database)
     file.chmod(0o444)
     results = use_without_rights(file, open_directory / "results")
     assert results[0] == "[(1,)]"
@@ -308,7 +262,23 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
 
 
-def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (".", "it is a directory"),
+        ("loop.db", "symbolic links"),
+        ("x" * 300, "name too long"),
+        ("file/inside/x.db", "cannot create"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_an_error_with_the_reason(tmp_path, name, reason):
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointStorageError, match=f"(?i){reason}"):
+        SqliteDatabase(tmp_path / name).read("SELECT 1")
+
+
+def test_why_sqlite_cannot_open_a_file_is_explained(tmp_path, monkeypatch):
     def explain(path):
         error = sqlite3.OperationalError("unable to open database file")
         error.sqlite_errorname = "SQLITE_CANTOPEN"

@@ -49,47 +49,45 @@ def test_a_good_store_has_no_problems(saver):
     assert saver.verify("missing").threads == ()
 
 
-DAMAGE = {
-    "a changed byte": ("UPDATE {records} SET frame = ? WHERE position = ?", "flip"),
-    "a missing row": ("DELETE FROM {records} WHERE position = ?", "position"),
-    "a wrong checkpoint": ("UPDATE {records} SET checkpoint = ? WHERE position = ?", "id"),
-    "a wrong mark of keyframes": (
-        "UPDATE {records} SET is_keyframe = is_keyframe IS NULL WHERE position = ?",
-        "position",
-    ),
-    "no checkpoint": ("UPDATE {records} SET checkpoint = NULL WHERE position = ?", "position"),
-}
-
-
-def rows_of(saver, namespace=""):
+def rows_of(saver):
+    """The history, position and bytes of each row of the root namespace."""
+    names = names_of(saver)
     return saver._database.read(
-        f"SELECT r.history, r.position, r.frame FROM {names_of(saver).records} AS r JOIN {names_of(saver).histories} AS h ON h.history = r.history "
-        "WHERE h.namespace = ? ORDER BY r.position",
-        (namespace,),
+        f"SELECT r.history, r.position, r.frame FROM {names.records} AS r "
+        f"JOIN {names.histories} AS h ON h.history = r.history WHERE h.namespace = '' ORDER BY r.position"
     )
+
+
+OF_ROW = " WHERE position = ? AND history = (SELECT history FROM {histories} WHERE namespace = '')"
+DAMAGE = {
+    "a missing row": "DELETE FROM {records}",
+    "a wrong checkpoint": "UPDATE {records} SET checkpoint = frame",
+    "a wrong mark of keyframes": "UPDATE {records} SET is_keyframe = is_keyframe IS NULL",
+    "no checkpoint": "UPDATE {records} SET checkpoint = NULL",
+}
 
 
 @pytest.mark.sweep(2, of="index", in_turn=True)
 @pytest.mark.parametrize("index", [0, 1, 5, -2])
-@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("kind", ["a changed byte", *DAMAGE])
 def test_damage_of_a_row_is_found(saver, kind, index):
     fill(saver, 9)
-    _, position, frame = rows_of(saver)[index]
-    sql, argument = DAMAGE[kind]
-    parameters = (position,)
-    if argument == "flip":
-        middle = len(frame) // 2
-        parameters = (flip(frame, middle), position)
-    if argument == "id":
-        parameters = (b"x", position)
     if kind in {"no checkpoint", "a wrong mark of keyframes"} and index == 0:
         pytest.skip("the first row has none")
-    run_sql(saver, sql + " AND history = (SELECT history FROM {histories} WHERE namespace = '')", parameters)
+    _, position, frame = rows_of(saver)[index]
+    if kind in DAMAGE:
+        run_sql(saver, DAMAGE[kind] + OF_ROW, (position,))
+    else:
+        run_sql(saver, "UPDATE {records} SET frame = ?" + OF_ROW, (flip(frame, len(frame) // 2), position))
     saver.close()
+    assert_damaged(saver)
+
+
+def assert_damaged(saver, expected=""):
+    """Check that verify reports one problem, with this in its reason."""
     ((thread, state, reason),) = find_problems(saver)
-    assert thread == "t", reason
-    assert state == "damaged", reason
-    assert saver.verify("t").problems[0].reason == reason
+    assert (thread, state) == ("t", "damaged"), reason
+    assert expected in reason
 
 
 def test_two_records_in_one_row_are_found(saver):
@@ -100,10 +98,7 @@ def test_two_records_in_one_row_are_found(saver):
     run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, second))
     run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (one + other, history, first))
     saver.close()
-    ((thread, state, reason),) = find_problems(saver)
-    assert thread == "t"
-    assert state == "damaged"
-    assert reason == "it does not have a row of its own"
+    assert_damaged(saver, "it does not have a row of its own")
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -149,9 +144,7 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
         assert [checkpoint.metadata["kind"] for checkpoint in other.list(T)] == [Kind.Y, Kind.X]
     run_sql(saver, "UPDATE {histories} SET keyframe = keyframe + 1 WHERE thread = 't'")
     with open_saver.opener() as other:
-        ((thread, state, _),) = find_problems(other)
-        assert thread == "t"
-        assert state == "damaged"
+        assert_damaged(other)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +152,7 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
     [
         ("UPDATE {histories} SET keyframe = keyframe + 1 WHERE namespace = ''", "keyframe"),
         ("UPDATE {histories} SET keyframe = 0 WHERE namespace = ''", "keyframe"),
+        ("DELETE FROM {records} WHERE history = (SELECT history FROM {histories} WHERE namespace = '')", "no records"),
         ("UPDATE {histories} SET status = NULL WHERE namespace = ''", "status"),
         ("UPDATE {histories} SET status = 'interrupted' WHERE namespace = ''", "status"),
         ("UPDATE {histories} SET thread = 'u' WHERE namespace = ''", "another thread"),
@@ -170,14 +164,6 @@ def test_a_wrong_column_of_a_history_is_found(saver, sql, expected):
     saver.close()
     ((_, _, reason),) = find_problems(saver)
     assert expected in reason
-
-
-def test_a_history_without_records_is_found(saver):
-    fill(saver, 2)
-    run_sql(saver, "DELETE FROM {records} WHERE history = (SELECT history FROM {histories} WHERE namespace = '')")
-    saver.close()
-    ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state, reason) == ("t", "damaged", "it has no records")
 
 
 def test_records_without_a_history_are_found(saver):
@@ -223,6 +209,7 @@ USES = {
 
 BAD_ROWS = {
     "missing": (4, None),
+    "the first missing": (0, None),
     **{f"the first, cut to {length}": (0, length) for length in (0, 20, 100)},
     "one without bytes": (4, 0),
     "the last without bytes": (-1, 0),  # behind which no record is missing
@@ -250,8 +237,7 @@ def test_a_bad_row_is_an_error_and_nothing_is_cut_off_or_takes_its_place(saver, 
     fill(saver, 8)
     cut_row(saver, *BAD_ROWS[bad])
     before = rows_of(saver)
-    ((thread, state, reason),) = find_problems(saver)
-    assert (thread, state) == ("t", "damaged"), reason
+    assert_damaged(saver)
     saver.close()
     with is_damage():
         USES[use](saver)
@@ -277,12 +263,14 @@ def test_a_missing_row_before_the_last_keyframe_is_an_error_for_those_who_need_i
         assert rows_of(saver) == before
 
 
-def test_a_reader_that_goes_on_finds_a_row_without_bytes(saver, open_saver):
+@pytest.mark.parametrize(("index", "length"), [(-1, 0), (-2, None)], ids=["without bytes", "missing"])
+def test_a_reader_that_goes_on_finds_a_bad_row(saver, open_saver, index, length):
     fill(saver, 3)
     reader = open_saver()
     assert reader.get(T).state["number"] == 2
-    put(saver, {"number": 3})
-    cut_row(saver, -1, 0)
+    for number in (3, 4):
+        put(saver, {"number": number})
+    cut_row(saver, index, length)
     for read in (reader.get, reader.list):
         with is_damage():
             read(T)
@@ -295,14 +283,10 @@ def test_an_incomplete_thread_has_its_status_in_its_row(saver, metadata, writes)
     checkpoint = Checkpoint(node_id="a", next_node_id="b", state={}, metadata=metadata)
     saver.put(T, checkpoint)
     saver.put_writes(T, writes)
-    assert statuses_of(saver) == ["incomplete"]
+    rows = saver._database.read(f"SELECT status FROM {names_of(saver).histories} WHERE version = 0")
+    assert rows == [("incomplete",)]
     assert saver.verify().ok
     # The mark is taken away, as at the end of a copy.
     saver.put(T, Checkpoint(id=checkpoint.id, node_id="a", next_node_id="b", state={}))
     saver.put_writes(T, {"graphkit:incomplete": None} if writes else {})
     assert saver.verify().ok
-
-
-def statuses_of(saver):
-    rows = saver._database.read(f"SELECT status FROM {names_of(saver).histories} WHERE version = 0")
-    return [status for (status,) in rows]

@@ -4,18 +4,16 @@ import itertools
 import signal
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 
 from graphkit import END, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver
 from graphkit.operations import submit
 from tests.sql import flow
-from tests.sql.flow_processes import PATIENCE, start_process
+from tests.support.workers import PATIENCE
 
 
-def begin(saver: BaseCheckpointSaver, folder, threads):
+def begin(saver, folder, threads):
     """Leave runs as their process does that dies after the first checkpoint."""
     app = flow.make_served_graph(str(folder)).compile(checkpoint_saver=saver)
     for thread_id in threads:
@@ -37,36 +35,26 @@ def read_log(saver, thread_id):
     return saver.get(RunnableConfig(thread_id)).state["log"]
 
 
-@pytest.fixture
-def start(launcher, server, schema):
-    with ExitStack() as stack:
-
-        def start_one(what, *arguments, lease=10.0):
-            options = {"schema": schema, "lease": lease}
-            process = stack.enter_context(start_process(launcher, what, server.connection_string, options, *arguments))
-            if what == "serve":
-                assert process.stdout.readline() == "serving\n"
-            return process
-
-        yield start_one
-
-
-def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, start, tmp_path, sweep):
+def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step_once(
+    open_postgres_saver, start_flow, tmp_path, sweep
+):
     saver = open_postgres_saver()
     count = sweep.count(40, 16)
     threads = [f"t{number:02}" for number in range(count)]
     half = count // 2
     begin(saver, tmp_path, threads[:half])
     for _ in range(4):
-        start("serve", str(tmp_path), None)
-    begin(saver, tmp_path, threads[half:])
+        assert start_flow("serve", str(tmp_path), None).stdout.readline() == "serving\n"
+    for thread in threads[half:]:
+        submit(saver, {}, thread)
     wait_until(saver, threads, "interrupted")
-    answering = [start("answer", threads[first::2]) for first in range(2)]
+    answering = [start_flow("answer", threads[first::2]) for first in range(2)]
     wait_until(saver, threads, "finished")
     for process in answering:
         assert process.wait(PATIENCE) == 0
+    lines = (tmp_path / "work").read_text().splitlines()
     each_step = itertools.product(threads, ("draft", "publish"))
-    assert read_work(tmp_path) == dict.fromkeys(each_step, 1)
+    assert Counter(tuple(line.split()[:2]) for line in lines) == dict.fromkeys(each_step, 1)
     for thread in threads:
         assert read_log(saver, thread) == ["draft", "yes", "publish"]
 
@@ -74,15 +62,16 @@ def test_four_workers_serve_many_runs_and_each_step_once(open_postgres_saver, st
 @pytest.mark.parametrize(
     ("number", "lease"), [(signal.SIGKILL, 3600.0), (signal.SIGSTOP, 2.0)], ids=["killed", "stopped"]
 )
-def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, start, tmp_path, number, lease):
+def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, start_flow, tmp_path, number, lease):
     saver = open_postgres_saver(lease=lease)
-    first = start("serve", str(tmp_path), "t", lease=lease)
+    first = start_flow("serve", str(tmp_path), "t", lease=lease)
+    assert first.stdout.readline() == "serving\n"
     begin(saver, tmp_path, ["t"])
     wait_until(saver, ["t"], "interrupted")
-    start("answer", ["t"]).wait(PATIENCE)
+    start_flow("answer", ["t"]).wait(PATIENCE)
     assert first.stdout.readline() == "waiting\n"
     first.send_signal(number)
-    second = start("serve", str(tmp_path), None, lease=lease)
+    second = start_flow("serve", str(tmp_path), None, lease=lease)
     wait_until(saver, ["t"], "finished")
     history = [info.id for info in saver.history(RunnableConfig("t"))]
     if number == signal.SIGSTOP:
@@ -97,25 +86,6 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert [info.id for info in saver.history(RunnableConfig("t"))] == history
     assert read_log(saver, "t") == ["draft", "yes", "publish"]
     assert saver.get(RunnableConfig("t")).next_node_id == END
-
-
-def read_work(folder):
-    """How often each thread did each step."""
-    lines = (folder / "work").read_text().splitlines()
-    return Counter(tuple(line.split()[:2]) for line in lines)
-
-
-def test_submitted_runs_begin_once(open_postgres_saver, start, tmp_path):
-    saver = open_postgres_saver()
-    for _ in range(3):
-        start("serve", str(tmp_path), None)
-    threads = [f"t{number:02}" for number in range(20)]
-    for thread in threads:
-        submit(saver, {"log": "in"}, thread)
-    wait_until(saver, threads, "interrupted")
-    assert read_work(tmp_path) == {(thread, "draft"): 1 for thread in threads}
-    for thread in threads:
-        assert saver.history(RunnableConfig(thread))[-1].stopped == "queued"
 
 
 def test_two_submits_with_a_key_at_once_are_one(open_postgres_saver):

@@ -3,7 +3,7 @@
 This module may import the private code of the databases. Test files take it from here.
 """
 
-from savers._sql import postgres_changes, postgres_server, row_inserts, row_log_bytes, saver
+from savers._sql import postgres_changes, postgres_server, row_inserts, row_log_bytes, saver, sqlite_changes
 from savers._sql.columns import MOST_NUMBERS as MOST_NUMBERS, encode_text as encode_text
 from savers._sql.database import OutcomeUnknownError as OutcomeUnknownError
 from savers._sql.postgres_database import PostgresDatabase as PostgresDatabase
@@ -11,6 +11,12 @@ from savers._sql.postgres_session import LostError as LostError, PostgresSession
 from savers._sql.row_log_bytes import RowLogBytes as RowLogBytes
 from savers._sql.sqlite_connection import SqliteConnection as SqliteConnection
 from savers._sql.sqlite_database import SqliteDatabase as SqliteDatabase
+
+
+def open_commits(database):
+    """Return what finds the threads that were changed in a SQLite file."""
+    return sqlite_changes._Commits(database.connect_to_tables, database.names)
+
 
 # Limits that tests change
 

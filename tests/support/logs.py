@@ -36,7 +36,6 @@ from savers._log.frame import (
 )
 from savers._log.sealing import read_key_id as read_key_id
 from savers._log.stored_checkpoint import KEPT_SUCCESSORS as KEPT_SUCCESSORS
-from savers._log.writer import SMALL_LOG as SMALL_LOG, USUAL_DEPTH as USUAL_DEPTH
 
 SECTOR = 512
 VERSION_OFFSET = 8

@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
+from savers import FileSystemSaver
 from tests.disk.crashes import (
     STEP_IDS,
     STEPS,

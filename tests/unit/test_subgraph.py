@@ -236,13 +236,6 @@ def dying(saver, at, *, late):
     return scripted
 
 
-def writes_of(make_graph, saver, go):
-    """Count the calls of put and put_writes in an undisturbed run."""
-    counting = ScriptedSaver(saver)
-    go_on(make_graph(counting), go)
-    return counting.count("put") + counting.count("put_writes")
-
-
 def go_on(graph, go):
     """Resume without knowing what happened: answer pending interrupts with "yes", else go on, else begin."""
     for _ in range(20):
@@ -279,7 +272,9 @@ def stores(request, tmp_path, list_saver):
 
 def sweep_deaths(make_graph, stores, kind, go, sweep, expected):
     """Let a run die at each of its writes, and resume it; yield each case: the write, the runs of nodes, the store."""
-    writes = writes_of(lambda saver: make_graph([], saver), stores("counted", kind), go)
+    counting = ScriptedSaver(stores("counted", kind))
+    go_on(make_graph([], counting), go)
+    writes = counting.count("put") + counting.count("put_writes")
     assert writes >= 3
     for at in sweep.some(range(1, writes + 2), 4):
         deaths = 0

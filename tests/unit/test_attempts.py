@@ -466,23 +466,16 @@ def released():
 def make_late(kind, released):
     """A function of a kind that is too late, after a chunk if it has chunks."""
 
-    def plain(state):
-        released.wait(LONG)
-
     async def later(state):
         await asyncio.sleep(LONG)
-
-    def chunks(state):
-        yield "chunk"
-        released.wait(LONG)
-        yield "late"
 
     async def later_chunks(state):
         yield "chunk"
         await asyncio.sleep(LONG)
         yield "late"
 
-    return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}[kind]
+    nodes = make_nodes(lambda state: released.wait(LONG))
+    return {**nodes, "later": later, "later_chunks": later_chunks}[kind]
 
 
 @pytest.mark.parametrize("retry", [None, AT_ONCE.replace(retry_on=TimeoutError)])

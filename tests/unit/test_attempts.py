@@ -6,9 +6,9 @@ import itertools
 import pickle
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings, strategies as st
@@ -99,16 +99,6 @@ def is_async(kind):
     return "later" in kind
 
 
-@dataclass
-class Result:
-    """What a run emitted, where it ended, what its observers saw, and whether only an async run was possible."""
-
-    chunks: list
-    state: dict
-    events: list
-    is_async: bool
-
-
 def make_graph(node, *hooks, retry=None, timeout=None):
     graph = StateGraph({}).add_node("n", node, retry=retry, timeout=timeout, destinations=["other"])
     for hook in hooks:
@@ -126,7 +116,7 @@ async def collect(outputs):
 
 
 def run(node, *hooks, events=None, **options):
-    """Run a graph of one node; raise what the node raised."""
+    """Run a graph of one node; raise what it raised, or return what the run emitted, where it ended, what observers saw."""
     events = [] if events is None else events
     compiled = make_graph(node, *hooks, **options).compile(observers=[events.append])
     is_async_only = bool(compiled.topology.asynchronous)
@@ -138,7 +128,7 @@ def run(node, *hooks, events=None, **options):
     except NodeExecutionError as error:
         raise error.__cause__ from None
     chunks = [output.chunk for output in outputs if isinstance(output, StreamingOutput)]
-    return Result(chunks, dict(outputs[-1].state), events, is_async_only)
+    return SimpleNamespace(chunks=chunks, state=dict(outputs[-1].state), events=events, is_async=is_async_only)
 
 
 # --- Composing --------------------------------------------------------------------------------------------------------
@@ -476,23 +466,16 @@ def released():
 def make_late(kind, released):
     """A function of a kind that is too late, after a chunk if it has chunks."""
 
-    def plain(state):
-        released.wait(LONG)
-
     async def later(state):
         await asyncio.sleep(LONG)
-
-    def chunks(state):
-        yield "chunk"
-        released.wait(LONG)
-        yield "late"
 
     async def later_chunks(state):
         yield "chunk"
         await asyncio.sleep(LONG)
         yield "late"
 
-    return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}[kind]
+    nodes = make_nodes(lambda state: released.wait(LONG))
+    return {**nodes, "later": later, "later_chunks": later_chunks}[kind]
 
 
 @pytest.mark.parametrize("retry", [None, AT_ONCE.replace(retry_on=TimeoutError)])

@@ -502,19 +502,6 @@ def test_a_request_is_granted_once(saver, operation):
     assert app.invoke_final(None, CONFIG).is_end
 
 
-def test_the_question_of_a_nested_graph_waits_no_more(saver):
-    child = make_chain(ask=asking("ok?")).compile()
-    app = make_app(saver, a="a", s=child)
-    app.invoke({}, CONFIG)
-    assert len(saver.interrupts("t")) == 1
-    assert cancel(saver, "t")
-    assert_nothing_waits(saver, app)
-    again = app.invoke_final(None, CONFIG)
-    assert again.payload == "ok?"
-    final = app.invoke(GraphResume("yes"), CONFIG)
-    assert final["log"] == ["a", "yes"]
-
-
 @pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
 def test_a_run_that_finishes_and_leaves_no_thread(saver, monkeypatch, options):
     at_work = threading.Event()

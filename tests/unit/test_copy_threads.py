@@ -372,14 +372,6 @@ def test_plaintext_of_a_sealed_source_must_be_asked_for(tmp_path):
 # Locks
 
 
-@pytest.mark.parametrize("busy", ["source", "target"])
-def test_a_run_in_either_store_keeps_the_thread(busy):
-    savers = {"source": make_threads(1), "target": MemorySaver(lock_timeout=0)}
-    with ThreadPoolExecutor(1) as pool, savers[busy].run_lock("t00"), pytest.raises(ThreadBusyError):
-        pool.submit(copy_threads, savers["source"], savers["target"]).result()
-    assert list(savers["target"].threads()) == []
-
-
 @pytest.mark.parametrize(("number", "is_copied"), [(errno.EROFS, True), (errno.EACCES, True), (errno.EIO, False)])
 def test_a_source_that_may_only_be_read_is_copied_without_its_lock(number, is_copied):
     refused = CheckpointStorageError("run.lock", "lock", OSError(number, "refused"))

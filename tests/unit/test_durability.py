@@ -21,13 +21,11 @@ from tests.support.graphs import (
     COUNTED as LOG,
     FlakyNode,
     Killed,
-    both,
     close_at,
     fail_once,
     is_node,
     logged,
     make_graph,
-    outputs as run,
     stored,
 )
 from tests.support.workers import status
@@ -59,12 +57,11 @@ WHOLE = [(START, "a"), ("a", "b"), ("b", "c"), ("c", END)]
 # --- in the background ------------------------------------------------------------------------------------------------
 
 
-@both
-def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver, how):
+def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver, go):
     def look(output):
         assert stored(saver) == WHOLE or not output.is_end
 
-    run(in_background(saver, "a", "b", "c"), {}, how=how, on_output=look)
+    go(in_background(saver, "a", "b", "c"), {}, on_output=look)
 
 
 @pytest.mark.requirement("H36")
@@ -87,40 +84,36 @@ def test_the_background_is_bounded():
 
 @pytest.mark.requirement("H36")
 @pytest.mark.parametrize("nth", [1, 2, 3])
-@both
-def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(saver, how, nth):
+def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(saver, go, nth):
     error = full()
     graph = in_background(ScriptedSaver(saver).fail("put", error, skip=nth), "a", "b", "c")
     with pytest.raises(CheckpointStorageError) as raised:
-        run(graph, {}, how=how)
+        go(graph, {})
     assert raised.value is error
     assert stored(saver) == WHOLE[:nth]  # nothing after what failed
 
-    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
+    assert logged(go(graph, None)) == ["a", "b", "c"]
     assert stored(saver) == WHOLE
 
 
-@both
-def test_closing_the_stream_raises_a_failure_in_the_background(how):
+def test_closing_the_stream_raises_a_failure_in_the_background(go):
     saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
     with pytest.raises(CheckpointStorageError):
-        close_at(in_background(saver, "a", "b"), is_node("a"), how=how)
+        close_at(in_background(saver, "a", "b"), is_node("a"), how=go.kind)
     assert stored(saver) == [(START, "a")]
 
 
 @pytest.mark.parametrize(("durability", "expected"), [("async", WHOLE[:2]), ("exit", WHOLE[1:2])])
-@both
-def test_a_closed_stream_stores_where_it_stood(saver, durability, expected, how):
+def test_a_closed_stream_stores_where_it_stood(saver, durability, expected, go):
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability=durability)
-    close_at(graph, is_node("a"), how=how)
+    close_at(graph, is_node("a"), how=go.kind)
     assert stored(saver) == expected
-    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
+    assert logged(go(graph, None)) == ["a", "b", "c"]
 
 
-@both
-def test_the_failure_of_a_node_is_raised_and_the_rest_is_stored(saver, how):
+def test_the_failure_of_a_node_is_raised_and_the_rest_is_stored(saver, go):
     with pytest.raises(NodeExecutionError):
-        run(in_background(saver, "a", b=lambda state: 1 / 0), {}, how=how)
+        go(in_background(saver, "a", b=lambda state: 1 / 0), {})
     assert stored(saver) == WHOLE[:2]
     assert status(saver) == "failed"
 
@@ -140,12 +133,11 @@ def test_a_node_that_catches_the_failure_does_not_hide_it():
 
 @pytest.mark.parametrize("error", [Killed(), ValueError("a mistake of the saver")])
 @pytest.mark.parametrize("on_save_error", ["raise", "warn"])
-@both
-def test_a_saver_that_breaks_in_the_background_ends_the_run(error, on_save_error, how):
+def test_a_saver_that_breaks_in_the_background_ends_the_run(error, on_save_error, go):
     saver = ScriptedSaver(MemorySaver()).fail("put", error, skip=1)
     graph = chain("a", "b").compile(checkpoint_saver=saver, durability="async", on_save_error=on_save_error)
     with pytest.raises(type(error)):
-        run(graph, {}, how=how)
+        go(graph, {})
     assert stored(saver) == [(START, "a")]
 
 
@@ -161,20 +153,19 @@ def test_no_thread_is_left_behind():
 # --- only when it stands still ----------------------------------------------------------------------------------------
 
 
-@both
-def test_at_exit_a_stop_and_a_failure_are_stored(saver, how):
+def test_at_exit_a_stop_and_a_failure_are_stored(saver, go):
     c = fail_once(lambda state: {"log": interrupt("?")})
     graph = chain("a", "b", "c", "d", c=c).compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
-        run(graph, {}, how=how)
+        go(graph, {})
     assert stored(saver) == [("b", "c")]
     assert status(saver) == "failed"
 
-    stop = run(graph, None, how=how)[-1]
+    stop = go(graph, None)[-1]
 
     assert stop.payload == "?"
     assert stored(saver) == [("b", "c")]
-    outputs = run(graph, GraphResume("c"), how=how)
+    outputs = go(graph, GraphResume("c"))
     assert logged(outputs) == ["a", "b", "c", "d"]
     assert stored(saver) == [("b", "c"), ("d", END)]
 
@@ -194,30 +185,28 @@ def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver, d
 
 
 @pytest.mark.requirement("G19")
-@both
-def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):
+def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, go):
     error, runs = full(), []
     scripted = ScriptedSaver(saver).fail("put", error, skip=2)
     compiled = chain("a", b=FlakyNode("b", runs), c=FlakyNode("c", runs)).compile(checkpoint_saver=scripted)
     with pytest.raises(CheckpointStorageError) as raised:
-        run(compiled, {}, how=how)
+        go(compiled, {})
     assert raised.value is error
     assert runs == ["b"]
 
-    run(compiled, None, how=how)
+    go(compiled, None)
     assert runs == ["b", "b", "c"]
 
 
 @pytest.mark.requirement("G19", "H10")
 @pytest.mark.parametrize("durability", ["sync", "async"])
-@both
-def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
+def test_with_a_warning_the_run_goes_on(saver, durability, go, caplog):
     scripted = ScriptedSaver(saver).fail("put", full(), skip=1, times=1)
     events = []
     options = {"durability": durability, "on_save_error": "warn", "observers": [events.append]}
     compiled = chain("a", "b", "c").compile(checkpoint_saver=scripted, **options)
 
-    run(compiled, {}, how=how)
+    go(compiled, {})
 
     assert dict(saver.get(CONFIG).state) == {"log": ["a", "b", "c"], "n": 3}
     assert stored(saver) == [WHOLE[0], *WHOLE[2:]]
@@ -225,27 +214,25 @@ def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
     assert [event.type for event in events if event.level == "error"] == ["checkpoint.fail"]
 
 
-@both
-def test_with_a_warning_and_a_store_that_never_works(how):
+def test_with_a_warning_and_a_store_that_never_works(go):
     saver = ScriptedSaver(MemorySaver())
     for method in ("put", "put_writes"):
         saver.fail(method, full(), times=None)
     graph = chain("a", b=lambda state, config: {"log": config.once("k", lambda: "once")})
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
-    assert logged(run(compiled, {}, how=how)) == ["a", "once"]
+    assert logged(go(compiled, {})) == ["a", "once"]
 
 
-@both
-def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, how):
+def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, go):
     runs = []
     a, b, c = (FlakyNode(name, runs) for name in "abc")
     graph = chain(a=a, b=b, c=fail_once(c, Killed))
     scripted = ScriptedSaver(saver).fail("put", full(), skip=2, times=None).fail("put_writes", full(), times=None)
 
     with pytest.raises(Killed):
-        run(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {}, how=how)
+        go(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {})
 
-    resumed = run(graph.compile(checkpoint_saver=saver), None, how=how)
+    resumed = go(graph.compile(checkpoint_saver=saver), None)
 
     assert logged(resumed) == ["a", "b", "c"]
     assert runs == ["a", "b", "b", "c"]
@@ -256,28 +243,26 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
 
 @pytest.mark.requirement("G20", "H21")
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@both
-def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):
+def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, go):
     b = fail_once(log_node("b"))
     graph = chain("a", b=b).compile(checkpoint_saver=saver, preserve=False, durability=durability)
     with pytest.raises(NodeExecutionError):
-        run(graph, {}, how=how)
+        go(graph, {})
     assert saver.get(CONFIG).node_id == "a"
-    outputs = run(graph, None, how=how)
+    outputs = go(graph, None)
     assert logged(outputs) == ["a", "b"]
     assert not saver.list(CONFIG)
     with pytest.raises(CheckpointNotFoundError):
-        run(graph, None, how=how)
+        go(graph, None)
 
 
 @pytest.mark.requirement("G20")
-@both
-def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog):
+def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, go, caplog):
     events = []
     scripted = ScriptedSaver(saver).fail("delete", full())
     graph = chain("a").compile(checkpoint_saver=scripted, preserve=False, observers=[events.append])
 
-    assert logged(run(graph, {}, how=how)) == ["a"]
+    assert logged(go(graph, {})) == ["a"]
     assert "could not be deleted" in caplog.text
     (failure,) = [event for event in events if event.type == "checkpoint.delete"]
     assert failure.level == "warning"
@@ -338,18 +323,16 @@ def test_which_is_asked_of_a_predicate(saver):
     assert asked == [("a", 1), ("b", 2), ("c", 3)]
 
 
-@both
-def test_a_predicate_that_fails_ends_the_run_with_all_of_it_stored(saver, how):
+def test_a_predicate_that_fails_ends_the_run_with_all_of_it_stored(saver, go):
     graph = chain("a", "b").compile(checkpoint_saver=saver, checkpoint_when=lambda node_id, state: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run(graph, {}, how=how)
+        go(graph, {})
     assert stored(saver) == [(START, "a"), ("a", "b")]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("how_it_is_refused", ["update", "question", "once"])
-@both
-def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durability, how_it_is_refused, how):
+def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durability, how_it_is_refused, go):
     good = []
 
     def b(state, config):
@@ -361,14 +344,14 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
     saver = FileSystemSaver(tmp_path, fsync="never")
     graph = chain("a", b=b).compile(checkpoint_saver=saver, durability=durability)
     with pytest.raises(CheckpointSerializationError):
-        run(graph, {}, how=how)
+        go(graph, {})
     if durability == "sync":
         assert status(saver) == "failed"
         assert saver.get_writes(CONFIG)["failure"]["node_id"] == "b"
     good.append(1)
-    run(graph, None if saver.list(CONFIG) else {}, how=how)
+    go(graph, None if saver.list(CONFIG) else {})
     if how_it_is_refused == "question":
-        run(graph, GraphResume(2), how=how)
+        go(graph, GraphResume(2))
     assert status(saver) == "finished"
 
 
@@ -376,8 +359,7 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
 
 
 @pytest.mark.requirement("G21")
-@both
-def test_resume_takes_a_thread_or_the_id_of_a_run(how):
+def test_resume_takes_a_thread_or_the_id_of_a_run(go):
     saver = MemorySaver()
     graph = chain("a", "b").compile(checkpoint_saver=saver, interrupt_before=["b"])
     for thread in ("t", "u"):
@@ -385,7 +367,7 @@ def test_resume_takes_a_thread_or_the_id_of_a_run(how):
     run_id = saver.get(RunnableConfig("u")).metadata["run_id"]
 
     def resume(*given):
-        return graph.resume(*given) if how == "sync" else asyncio.run(graph.aresume(*given))
+        return graph.resume(*given) if go.kind == "sync" else asyncio.run(graph.aresume(*given))
 
     assert resume(run_id)["log"] == ["u", "a", "b"]
     assert resume("t")["log"] == ["t", "a", "b"]

@@ -64,18 +64,6 @@ def test_a_question_stops_the_run_and_its_answer_is_returned(saver):
     assert len(saver.list(CONFIG)) == 4
 
 
-def test_several_questions_are_asked_in_turn_and_answers_replayed_in_order(saver):
-    compiled = asking("q1", "q2", "q3").compile(checkpoint_saver=saver)
-    stop = run(compiled, {})
-
-    for number in (1, 2, 3):
-        assert stop.payload == f"q{number}"
-        assert pending_payloads(saver) == [f"q{number}"]
-        stop = run(compiled, GraphResume(f"a{number}"))
-
-    assert stop.state["log"] == ["a", "a1", "a2", "a3", "z"]
-
-
 def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     payloads = iter(["first", "second", "third"])
     compiled = make_chain({}, ask=lambda state: {"answer": interrupt(next(payloads))}).compile(checkpoint_saver=saver)
@@ -341,16 +329,3 @@ def test_except_exception_catches_no_interrupt_and_a_clean_up_that_raises_it_aga
     assert run(app, {}).when == "inside"
     assert run(app, GraphResume("yes")).state["log"] == ["yes"]
     assert cleaned == [1]
-
-
-def test_answered_questions_may_stand_in_a_bare_except(saver):
-    def node(state):
-        first = interrupt("first?")
-        try:
-            raise ValueError
-        except:  # noqa: E722
-            return {"log": first}
-
-    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
-    assert run(app, {}).payload == "first?"
-    assert run(app, GraphResume("a")).state["log"] == ["a"]

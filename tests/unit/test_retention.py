@@ -10,6 +10,7 @@ import pytest
 from graphkit import CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
 from graphkit._saver import retention_policy
 from graphkit.retention import RetentionPolicy
+from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.checkpoints import make_interrupt
@@ -286,13 +287,7 @@ def test_an_error_is_logged_and_the_policy_is_applied_again(monkeypatch, caplog)
 
 
 def test_a_thread_that_fails_is_named_and_the_others_are_pruned(caplog):
-    class Damaged(MemorySaver):
-        def prune(self, thread=None, **options):
-            if thread == "old 1":
-                raise CheckpointStorageError("old 1", "prune", "read-only")
-            return super().prune(thread, **options)
-
-    saver = Damaged()
+    saver = ScriptedSaver(MemorySaver()).fail("prune", CheckpointStorageError("old 1", "prune", "read-only"))
     fill(saver, "old 1")
     fill(saver, "old 2")
     with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
@@ -350,13 +345,11 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
-    class Ending(MemorySaver):
-        def threads(self, **options):
-            if threading.current_thread().name == "graphkit-retention":
-                raise SystemExit
-            return super().threads(**options)
+    def end():
+        if threading.current_thread().name == "graphkit-retention":
+            raise SystemExit
 
-    saver = Ending()
+    saver = ScriptedSaver(MemorySaver()).on("threads", end, times=None)
     worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
     running = threading.Thread(target=worker.run, kwargs={"once": True}, daemon=True)
     running.start()

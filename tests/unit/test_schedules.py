@@ -22,7 +22,7 @@ from graphkit.errors import (
 from graphkit.saver_kit import Change
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, serving, status
@@ -307,18 +307,12 @@ def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(clock, app, cap
     assert "schedule 'bad' failed" in caplog.text
 
 
-class RemovedBefore(SaverWrapper):
-    """A store from which another process removes a schedule just before a worker locks it."""
-
-    def run_lock(self, config=None, timeout=None):
-        if timeout == 0:
-            schedules.remove(self, "x")
-        return super().run_lock(config, timeout)
-
-
 def test_a_schedule_that_is_removed_at_the_last_moment_submits_nothing(clock, app):
-    saver = RemovedBefore(MemorySaver())
+    """Another process removes it just before a worker locks it."""
+    saver = MemorySaver()
     schedules.add(saver, "x", "0 9 * * *", {}, created_at=clock())
     clock.advance(HOUR)
-    assert serve(saver, app, clock) == 0
+    scripted = ScriptedSaver(saver).on("run_lock", lambda: schedules.remove(saver, "x"))
+    assert serve(scripted, app, clock) == 0
+    assert scripted.count("run_lock") == 1
     assert not saver.threads()

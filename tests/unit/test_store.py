@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import RunnableConfig, StateGraph
+from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
@@ -246,8 +246,7 @@ class Outer(TypedDict):
 def test_a_state_in_the_state_of_a_graph_keeps_its_secrets_and_is_not_stored(tmp_path):
     seen = []
     state = State({"k": 1}).set_secret("token", "hunter2")
-    graph = StateGraph(Outer).add_sequence([("a", lambda outer: seen.append(outer["inner"].get_secret("token")))])
-    graph.set_entry_point("a").set_finish_point("a")
+    graph = make_chain(Outer, a=lambda outer: seen.append(outer["inner"].get_secret("token")))
 
     graph.compile().invoke({"inner": state})
     assert seen == [("hunter2", True)]

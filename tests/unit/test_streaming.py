@@ -28,7 +28,6 @@ from savers import MemorySaver
 from tests.support.graphs import (
     CONFIG,
     LOG,
-    both,
     close,
     close_at,
     connect,
@@ -237,13 +236,12 @@ def node(word):
     return lambda state: {"log": word}
 
 
-@both
-def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
+def test_updates_of_nodes_and_of_the_commands_of_edges(saver, go):
     graph = StateGraph(LOG).add_node("a", node("a")).add_node("b", lambda state: None)
     graph.add_conditional_edges(START, lambda state: Command("a", {"start": 1}))
     graph.add_conditional_edges("a", lambda state: Command("b", {"edge": 2})).add_edge("b", END)
 
-    assert updates(graph.compile(checkpoint_saver=saver), {"log": "input"}, how=how) == [
+    assert updates(graph.compile(checkpoint_saver=saver), {"log": "input"}, how=go.kind) == [
         (START, {START: {"start": 1}}),
         ("a", {"a": {"log": "a", "edge": 2}}),
         ("b", {}),
@@ -321,14 +319,13 @@ def dispatching(*values):
     return node
 
 
-@both
-def test_several_modes_yield_pairs_in_order(how):
+def test_several_modes_yield_pairs_in_order(go):
     def node(state, config):
         config.dispatch(1)
         yield 2
         return {"log": ["node"]}
 
-    items = run(chain(node).compile(), {}, stream_mode=["values", "custom"], how=how)
+    items = go(chain(node).compile(), {}, stream_mode=["values", "custom"])
 
     assert [(mode, item if mode == "custom" else item.node) for mode, item in items] == [
         ("values", START),
@@ -339,11 +336,10 @@ def test_several_modes_yield_pairs_in_order(how):
     ]
 
 
-@both
-def test_each_mode_gets_what_it_shows_alone(how):
+def test_each_mode_gets_what_it_shows_alone(go):
     app = chain(dispatching()).compile(checkpoint_saver=MemorySaver())
 
-    items = run(app, {}, stream_mode=["updates", "snapshots"], how=how)
+    items = go(app, {}, stream_mode=["updates", "snapshots"])
 
     (first, update), (second, snapshot) = [(mode, item) for mode, item in items if item.node == "node"]
     assert (first, second) == (StreamMode.UPDATES, StreamMode.SNAPSHOTS)
@@ -351,20 +347,18 @@ def test_each_mode_gets_what_it_shows_alone(how):
     assert snapshot.checkpoint_id
 
 
-@both
-def test_the_modes_of_the_config_count_and_the_argument_overrides_them(how):
+def test_the_modes_of_the_config_count_and_the_argument_overrides_them(go):
     app = chain(dispatching(1)).compile()
     config = RunnableConfig(stream_mode=["custom", "custom"])
 
-    assert run(app, {}, config, how=how) == [("custom", 1)]
-    assert nodes_of(run(app, {}, config, stream_mode="values", how=how))[-1] == END
-    assert invoke(app, {}, config, how=how) == {"log": ["node"]}, "which does not stream"
+    assert go(app, {}, config) == [("custom", 1)]
+    assert nodes_of(go(app, {}, config, stream_mode="values"))[-1] == END
+    assert invoke(app, {}, config, how=go.kind) == {"log": ["node"]}, "which does not stream"
 
 
-@both
-def test_an_error_of_a_node_leaves_the_stream(how):
+def test_an_error_of_a_node_leaves_the_stream(go):
     with pytest.raises(NodeExecutionError, match="division"):
-        run(make_chain(fail=lambda state: 1 / 0).compile(), {}, stream_mode="custom", how=how)
+        go(make_chain(fail=lambda state: 1 / 0).compile(), {}, stream_mode="custom")
 
 
 @pytest.mark.parametrize(("how", "is_async"), [("sync", False), ("async", False), ("async", True)])
@@ -383,8 +377,7 @@ def test_a_value_arrives_while_its_node_runs(how, is_async):
     assert run(app, {}, how=how, stream_mode="custom", on_output=lambda _: seen.set()) == ["here"]
 
 
-@both
-def test_branches_items_and_nested_graphs_dispatch_too(how):
+def test_branches_items_and_nested_graphs_dispatch_too(go):
     def dispatch_item(item, config):
         config.dispatch(item)
 
@@ -395,7 +388,7 @@ def test_branches_items_and_nested_graphs_dispatch_too(how):
     graph = make_graph({}, "START>left,right inner>END", left=dispatch_id, right=dispatch_id, inner=inner)
     connect(graph.add_map_node("map", dispatch_item, lambda state: ["x", "y"]), "left>map right>map map>inner")
 
-    items = run(graph.compile(), {}, stream_mode="custom", how=how)
+    items = go(graph.compile(), {}, stream_mode="custom")
 
     items = [item for item in items if not isinstance(item, MapProgress)]
     assert sorted(items[:2]) == ["left", "right"]

@@ -33,18 +33,16 @@ from tests.support.graphs import (
     CONFIG,
     COUNTED as LOG,
     Killed,
-    both,
     ids_of,
     logged,
     make_chain,
     make_graph,
     nodes_of,
-    outputs as run,
     stored,
 )
 from tests.support.workers import status
 
-pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
+pytestmark = pytest.mark.sweep(1, of=("saver", "go"), in_turn=True)
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
@@ -90,10 +88,9 @@ def levels_of(outputs):
 
 
 @pytest.mark.requirement("behaviour 12")
-@both
-def test_each_of_three_levels_has_outputs_between_those_around_it_and_a_history_of_its_own(saver, how):
+def test_each_of_three_levels_has_outputs_between_those_around_it_and_a_history_of_its_own(saver, go):
     graph = three_levels([], saver)
-    outputs = run(graph, {}, how=how)
+    outputs = go(graph, {})
     inmost = ["__START__*", "x*", "y*", "__END__*"]
     middle = ["__START__*", "p*", *inmost, "t*", "q*", "__END__*"]
     assert levels_of(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
@@ -109,20 +106,18 @@ def test_each_of_three_levels_has_outputs_between_those_around_it_and_a_history_
     assert nodes_of(graph.get_state_history(INSIDE)) == ["q", "t", "p", START]
 
 
-@both
-def test_it_starts_from_the_state_around_it_at_every_visit(saver, how):
+def test_it_starts_from_the_state_around_it_at_every_visit(saver, go):
     seen = []
     child = chain(p=lambda state: seen.append(list(state["log"])) or {"log": "p", "n": 1}).compile()
     graph = make_graph(LOG, "START>a a>s", a=lambda state: {"log": "a"}, s=child)
     graph.add_conditional_edges("s", lambda state: "a" if state["n"] < 3 else END)
-    outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
+    outputs = go(graph.compile(checkpoint_saver=saver), {})
     assert seen == [["a"], ["a", "p", "a"], ["a", "p", "a", "p", "a"]]
     assert logged(outputs) == ["a", "p"] * 3
 
 
-@both
 @pytest.mark.parametrize("method", ["put", "put_writes"])
-def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(how, method):
+def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(go, method):
     runs = []
     child = chain(p=Node("p", runs)).compile()
     graph = StateGraph(LOG).add_node("s", child).add_edge(START, "s")
@@ -132,7 +127,7 @@ def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(h
 
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
 
-    assert logged(run(compiled, {}, how=how)) == ["p", "p", "p"]
+    assert logged(go(compiled, {})) == ["p", "p", "p"]
     assert runs == ["p", "p", "p"]
 
 
@@ -241,21 +236,14 @@ def dying(saver, at, *, late):
     return scripted
 
 
-def writes_of(make_graph, saver, how):
-    """Count the calls of put and put_writes in an undisturbed run."""
-    counting = ScriptedSaver(saver)
-    go_on(make_graph(counting), how)
-    return counting.count("put") + counting.count("put_writes")
-
-
-def go_on(graph, how, answer="yes"):
-    """Resume without knowing what happened: answer pending interrupts, else go on, else begin."""
+def go_on(graph, go):
+    """Resume without knowing what happened: answer pending interrupts with "yes", else go on, else begin."""
     for _ in range(20):
         latest = graph.last_state_of(CONFIG)
         given = GraphResume() if latest else {}
-        last = run(graph, given, how=how)[-1]
+        last = go(graph, given)[-1]
         while last.node != END:
-            last = run(graph, GraphResume({stop.id: answer for stop in last.interrupts}), how=how)[-1]
+            last = go(graph, GraphResume({stop.id: "yes" for stop in last.interrupts}))[-1]
         return last.state
 
     raise AssertionError("it never ends")
@@ -282,9 +270,11 @@ def stores(request, tmp_path, list_saver):
     return open_
 
 
-def sweep_deaths(make_graph, stores, kind, how, sweep, expected):
+def sweep_deaths(make_graph, stores, kind, go, sweep, expected):
     """Let a run die at each of its writes, and resume it; yield each case: the write, the runs of nodes, the store."""
-    writes = writes_of(lambda saver: make_graph([], saver), stores("counted", kind), how)
+    counting = ScriptedSaver(stores("counted", kind))
+    go_on(make_graph([], counting), go)
+    writes = counting.count("put") + counting.count("put_writes")
     assert writes >= 3
     for at in sweep.some(range(1, writes + 2), 4):
         deaths = 0
@@ -292,10 +282,10 @@ def sweep_deaths(make_graph, stores, kind, how, sweep, expected):
             runs = []
             store = (at, late)
             try:
-                go_on(make_graph(runs, dying(stores(store, kind), at, late=late)), how)
+                go_on(make_graph(runs, dying(stores(store, kind), at, late=late)), go)
             except Killed:
                 deaths += 1
-            state = go_on(make_graph(runs, stores(store, kind)), how)
+            state = go_on(make_graph(runs, stores(store, kind)), go)
             assert (list(state["log"]), state["n"]) == (expected, len(expected)), store
             yield store, runs, stores(store, kind)
         # What ends together may be stored by one call, so that a run makes fewer calls than another.
@@ -304,18 +294,17 @@ def sweep_deaths(make_graph, stores, kind, how, sweep, expected):
 
 @pytest.mark.parametrize("kind", ["memory", "four-methods", "file"])
 @pytest.mark.parametrize("questions", [(), ("y",), ("p", "y", "q")])
-@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
-@both
-def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how, sweep):
+@pytest.mark.sweep(1, of=("kind", "go"), in_turn=True)
+def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, go, sweep):
     def make_graph(runs, saver):
         return three_levels(runs, saver, questions)
 
     undisturbed = stores("undisturbed", kind)
-    go_on(make_graph([], undisturbed), how)
+    go_on(make_graph([], undisturbed), go)
 
     expected = histories(undisturbed)
 
-    for (at, late), runs, saver in sweep_deaths(make_graph, stores, kind, how, sweep, answered(questions)):
+    for (at, late), runs, saver in sweep_deaths(make_graph, stores, kind, go, sweep, answered(questions)):
         repeated = len(runs) - len(WHOLE)
         allowed = 0 if late else 1
         assert repeated <= allowed, (at, late, runs)
@@ -330,20 +319,18 @@ def answered(questions):
 
 @pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
 @pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
-@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
-@both
-def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how, sweep):
+@pytest.mark.sweep(1, of=("kind", "go"), in_turn=True)
+def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, go, sweep):
     def make_graph(runs, saver):
         return three_levels(runs, saver, questions, **options)
 
-    assert [*sweep_deaths(make_graph, stores, "memory", how, sweep, answered(questions))]
+    assert [*sweep_deaths(make_graph, stores, "memory", go, sweep, answered(questions))]
 
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 @pytest.mark.parametrize("kind", ["memory", "four-methods"])
-@pytest.mark.sweep(1, of=("kind", "how"), in_turn=True)
-@both
-def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how, sweep):
+@pytest.mark.sweep(1, of=("kind", "go"), in_turn=True)
+def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, go, sweep):
     def make_graph(runs, saver):
         def child(name, question):
             inner = chain(x=Node(f"x{name}", runs, question)).compile()
@@ -355,7 +342,7 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
 
     expected = ["p1", "x1", "q1", "p2", "yes", "q2", "b", "j"]
 
-    for store, runs, _ in sweep_deaths(make_graph, stores, kind, how, sweep, expected):
+    for store, runs, _ in sweep_deaths(make_graph, stores, kind, go, sweep, expected):
         if not options:
             # What runs side by side may be under way together; what is inside runs one by one.
             counts = Counter(runs)
@@ -366,8 +353,7 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
 @pytest.mark.parametrize(
     "options", [{}, {"checkpoint_interval": 3}, {"durability": "exit"}, {"durability": "async"}], ids=str
 )
-@both
-def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how):
+def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, go):
     runs = []
     y = Node("y", runs, fails=True)
     inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
@@ -376,7 +362,7 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
     graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
 
     with pytest.raises(errors.NodeExecutionError) as failed:
-        run(graph, {}, how=how)
+        go(graph, {})
 
     assert failed.value.node_id == "y"
     assert isinstance(failed.value.__cause__, ValueError)
@@ -384,19 +370,17 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
 
     y.fails = False
 
-    assert logged(run(graph, None, how=how)) == ["a", "p", "x", "y"]
+    assert logged(go(graph, None)) == ["a", "p", "x", "y"]
     assert runs == ["a", "p", "x", "y"]
     assert statuses(saver) == ["finished"] * 3
 
 
-@both
-def test_at_exit_each_history_is_stored_at_its_end_only(saver, how):
-    run(three_levels([], saver, durability="exit"), {}, how=how)
+def test_at_exit_each_history_is_stored_at_its_end_only(saver, go):
+    go(three_levels([], saver, durability="exit"), {})
     assert histories(saver) == [[("z", END)], [("q", END)], [("y", END)]]
 
 
-@both
-def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, how):
+def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, go):
     runs, fails = [], []
 
     def q(state):
@@ -411,25 +395,24 @@ def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, how):
     graph.add_conditional_edges("s", lambda state: "s" if state["n"] < 6 else END)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(errors.NodeExecutionError):
-        run(compiled, {}, how=how)
-    assert logged(run(compiled, None, how=how)) == ["p", "q"] * 3
+        go(compiled, {})
+    assert logged(go(compiled, None)) == ["p", "q"] * 3
     assert runs == ["p"] * 3
 
 
-@both
-def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, how):
+def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, go):
     graph = StateGraph(LOG).add_node("p", Node("p", [])).add_edge(START, "p")
     child = graph.add_conditional_edges("p", lambda state: "p" if state["n"] < 5 else END).compile(max_iterations=2)
     compiled = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver, max_iterations=4)
 
-    assert run(compiled, {}, how=how)[-1].state["n"] == 5
+    assert go(compiled, {})[-1].state["n"] == 5
 
     for given in ({"n": -7}, None):  # going on does not reset the count
         with pytest.raises(errors.MaxIterationsError):
-            run(compiled, given, RunnableConfig("u"), how=how)
+            go(compiled, given, RunnableConfig("u"))
         assert saver.get(RunnableConfig("u", checkpoint_ns="s")).metadata["step"] == 4
 
-    assert run(compiled, None, RunnableConfig("u", max_iterations=20), how=how)[-1].state["n"] == 5
+    assert go(compiled, None, RunnableConfig("u", max_iterations=20))[-1].state["n"] == 5
 
 
 # --- stops ------------------------------------------------------------------------------------------------------------
@@ -473,10 +456,9 @@ def stopping(kind, saver, *, deep=False):
 
 @pytest.mark.parametrize("kind", STOPS)
 @pytest.mark.parametrize("deep", [False, True])
-@both
-def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, deep, how):
+def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, deep, go):
     graph, answer, log = stopping(kind, saver, deep=deep)
-    last = run(graph, {}, how=how)[-1]
+    last = go(graph, {})[-1]
 
     assert (last.is_subgraph, last.node_id) == (True, "p")
     assert last.when == ("after" if kind == "before_edge" else kind)
@@ -492,21 +474,20 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     given = GraphResume({last.id: answer} if deep else answer)
     at = graph.get_state(CONFIG).config if deep else CONFIG
 
-    assert logged(run(graph, given, at, how=how)) == log
+    assert logged(go(graph, given, at)) == log
     assert status(saver) == "finished"
     assert saver.interrupts("t") == []
     assert [snapshot.interrupts for snapshot in graph.get_state_history(CONFIG) if snapshot.interrupts] == []
 
 
-@both
-def test_without_a_value_a_question_is_asked_again_under_its_id(saver, how):
+def test_without_a_value_a_question_is_asked_again_under_its_id(saver, go):
     graph, _, log = stopping("inside", saver, deep=True)
-    first = run(graph, {}, how=how)[-1]
-    again = run(graph, GraphResume(), how=how)[-1]
+    first = go(graph, {})[-1]
+    again = go(graph, GraphResume())[-1]
     assert (again.id, again.payload) == (first.id, "ok?")
-    updated = run(graph, GraphResume(update={"log": "u"}), how=how)[-1]
+    updated = go(graph, GraphResume(update={"log": "u"}))[-1]
     assert updated.id == first.id
-    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", *log[1:]]
+    assert logged(go(graph, GraphResume("ok"))) == ["a", "u", *log[1:]]
 
 
 def everything(saver):
@@ -519,24 +500,23 @@ def everything(saver):
 
 
 @pytest.mark.parametrize("options", [{"interrupt_before": ["y"]}, {"interrupt_after": ["x"]}])
-@both
-def test_no_crash_skips_a_declared_stop_in_a_nested_graph(options, how):
+def test_no_crash_skips_a_declared_stop_in_a_nested_graph(options, go):
     def make(runs, saver):
         inner = chain(x=Node("x", runs), y=Node("y", runs)).compile(**options)
         return chain(s=chain(t=inner).compile()).compile(checkpoint_saver=saver)
 
     counting = ScriptedSaver(MemorySaver())
-    run(make([], counting), {}, how=how)
+    go(make([], counting), {})
     for at in range(1, counting.count("put") + counting.count("put_writes") + 1):
         runs = []
         saver = MemorySaver()
         with pytest.raises(Killed):
-            run(make(runs, dying(saver, at, late=False)), {}, how=how)
+            go(make(runs, dying(saver, at, late=False)), {})
         graph = make(runs, saver)
-        last = run(graph, GraphResume() if graph.last_state_of(CONFIG) else {}, how=how)[-1]
+        last = go(graph, GraphResume() if graph.last_state_of(CONFIG) else {})[-1]
         (waiting,) = saver.interrupts(CONFIG)
         assert (waiting.id, "y" in runs) == (last.id, False), at
-        assert logged(run(graph, GraphResume(), how=how)) == ["x", "y"]
+        assert logged(go(graph, GraphResume())) == ["x", "y"]
 
 
 def branches(saver, *nodes, **options):
@@ -547,15 +527,14 @@ def branches(saver, *nodes, **options):
     )
 
 
-@both
-def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
+def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, go):
     runs = []
     children = [
         (name, chain(p=Node(f"p{name}", runs), q=lambda state, name=name: {"log": interrupt(name)}).compile())
         for name in ("s1", "s2")
     ]
     graph = branches(saver, *children, ("own", lambda state: {"log": interrupt("own")}))
-    last = run(graph, {}, how=how)[-1]
+    last = go(graph, {})[-1]
     ids = ids_of(last)
 
     assert sorted(ids) == ["own", "s1", "s2"]
@@ -565,27 +544,26 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
 
     for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
         with pytest.raises(errors.GraphRunnerError, match="several interrupts"):
-            run(graph, wrong, how=how)
+            go(graph, wrong)
 
     assert everything(saver) == before
 
-    last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]
+    last = go(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}))[-1]
 
     assert ids_of(last) == ids_of(graph.get_state(CONFIG)) == {"s1": ids["s1"]}
-    assert logged(run(graph, GraphResume("A"), how=how)) == ["ps1", "A", "ps2", "B", "O", "j"]
+    assert logged(go(graph, GraphResume("A"))) == ["ps1", "A", "ps2", "B", "O", "j"]
     assert sorted(runs) == ["ps1", "ps2"]
 
 
-@both
-def test_an_answer_passes_no_declared_stop_in_another_branch(saver, how):
+def test_an_answer_passes_no_declared_stop_in_another_branch(saver, go):
     runs = []
     stop = chain(p=Node("p", runs)).compile(interrupt_before=["p"])
     deep = chain(d=chain(q=Node("q", runs)).compile(interrupt_before=["q"])).compile()
     graph = branches(saver, ("s1", stop), ("s2", deep), ("own", lambda state: {"log": interrupt("own")}))
-    ids = {stop.node_id: stop.id for stop in run(graph, {}, how=how)[-1].interrupts}
+    ids = {stop.node_id: stop.id for stop in go(graph, {})[-1].interrupts}
 
     for node_id, answer, ran in (("own", "O", []), ("p", {"log": "P"}, ["p"]), ("q", {"log": "Q"}, ["p", "q"])):
-        last = run(graph, GraphResume({ids.pop(node_id): answer}), how=how)[-1]
+        last = go(graph, GraphResume({ids.pop(node_id): answer}))[-1]
         assert runs == ran
         assert {stop.id for stop in last.interrupts} == {*ids.values()}
         assert {each.id for each in saver.interrupts(CONFIG)} == {*ids.values()}
@@ -683,21 +661,20 @@ def test_pruning_while_it_waits_loses_nothing(saver):
     assert graph.invoke(GraphResume({last.id: "ok"}), CONFIG)["log"] == ["a", "u", *log[1:]]
 
 
-@both
-def test_no_two_share_a_history_whatever_their_ids(saver, how):
+def test_no_two_share_a_history_whatever_their_ids(saver, go):
     def child(word):
         return chain(p=Node(word, []), q=lambda state: {"log": interrupt(word)}).compile()
 
     s = chain(t=child("in s")).compile()
     graph = branches(saver, ("s", s), ("s/t", child("s/t")), ("s%2Ft", child("s%2Ft")))
-    stop = run(graph, {}, how=how)[-1]
+    stop = go(graph, {})[-1]
 
     for namespace, word in {"s/t": "in s", "s%2Ft": "s/t"}.items():
         assert graph.get_state(CONFIG.replace(checkpoint_ns=namespace)).values["log"] == [word]
 
     ids = ids_of(stop)
     answers = {ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3}
-    assert logged(run(graph, GraphResume(answers), how=how)) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
+    assert logged(go(graph, GraphResume(answers))) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 
 def test_an_unknown_namespace_is_an_error(saver):
@@ -713,19 +690,18 @@ def test_an_unknown_namespace_is_an_error(saver):
 
 
 @pytest.mark.parametrize("given", [{}, None, GraphResume("ok")])
-@both
-def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, given, how):
+def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, given, go):
     child = chain(p=asking, q=Node("q", [])).compile(checkpoint_saver=saver)
     graph = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver)
-    run(graph, {}, how=how)
+    go(graph, {})
     before = everything(saver)
 
     for each in (graph, child):
         with pytest.raises(errors.GraphRunnerError, match="subgraph"):
-            run(each, given, INSIDE, how=how)
+            go(each, given, INSIDE)
 
     assert everything(saver) == before
-    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "ok", "q"]
+    assert logged(go(graph, GraphResume("ok"))) == ["a", "ok", "q"]
 
 
 # --- savers of its own ------------------------------------------------------------------------------------------------
@@ -737,11 +713,10 @@ def with_own(own, saver, *, p=asking, **options):
 
 
 @pytest.mark.requirement("P43")
-@both
-def test_a_saver_of_its_own(saver, how):
+def test_a_saver_of_its_own(saver, go):
     own = VersionedMemorySaver()
     graph = with_own(own, saver).compile(checkpoint_saver=saver, release_thread=True)
-    run(graph, {}, how=how)
+    go(graph, {})
 
     assert (stored(saver, INSIDE), stored(own, INSIDE)) == ([], [("__START__", "p")])
     assert [stop.checkpoint_ns for stop in own.interrupts("t")] == ["s"]
@@ -750,7 +725,7 @@ def test_a_saver_of_its_own(saver, how):
     graph.update_state(INSIDE, {"log": "u"})
 
     assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
-    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", "ok", "q", "z"]
+    assert logged(go(graph, GraphResume("ok"))) == ["a", "u", "ok", "q", "z"]
     assert (stored(own, INSIDE), stored(saver)) == ([], [])
     assert [*own.versions_by_thread_id("t")] == [1]
 
@@ -811,33 +786,31 @@ def test_a_saver_in_which_a_nested_graph_stores_nothing_is_left_alone(options):
     assert stored(own) == kept
 
 
-@both
-def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
+def test_without_checkpoints_of_its_own_it_starts_over(saver, go):
     runs = []
     q = Node("q", runs, fails=True)
     child = chain(p=Node("p", runs), q=q).compile(checkpoint_interval=0)
     graph = chain(a=Node("a", runs), s=child).compile(checkpoint_saver=saver)
     with pytest.raises(errors.NodeExecutionError):
-        run(graph, {}, how=how)
+        go(graph, {})
     q.fails = False
 
-    assert logged(run(graph, None, how=how)) == ["a", "p", "q"]
+    assert logged(go(graph, None)) == ["a", "p", "q"]
     assert runs == ["a", "p", "p", "q"]
     assert stored(saver, INSIDE) == []
 
 
-@both
-def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how):
+def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, go):
     child = chain(p=asking).compile(checkpoint_interval=0)
     graph = chain(s=child).compile(checkpoint_saver=saver)
 
-    assert run(graph, {}, how=how)[-1].payload == "ok?"
+    assert go(graph, {})[-1].payload == "ok?"
 
     before = everything(saver)
     with pytest.raises(errors.CheckpointerConfigurationError, match="checkpoint_interval"):
-        run(graph, GraphResume("ok"), how=how)
+        go(graph, GraphResume("ok"))
     assert everything(saver) == before
-    assert run(graph, None, how=how)[-1].payload == "ok?"
+    assert go(graph, None)[-1].payload == "ok?"
 
 
 # --- markers in what a resume brings ----------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
+from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers import FileSystemSaver, MemorySaver
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
 from tests.support.graphs import LOG, FlakyNode, asking, log_node, make_chain, make_chain_of
@@ -79,18 +80,6 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
     assert Worker(saver, app).run(once=True) == 1
     assert log_of(saver) == ["a", "b", "c"]
     assert len(saver.history(RunnableConfig("t"))) == 4
-
-
-def test_a_question_inside_an_embedded_graph(saver):
-    child = chain("ask", "after", ask=asking("ok?")).compile()
-    app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-    assert Worker(saver, app).run(once=True) == 0
-
-    answer(saver, "t", "yes")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["yes", "after"]
-    assert status(saver, "t") == "finished"
 
 
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
@@ -224,35 +213,27 @@ def test_runs_that_share_a_write_lock_do_not_refuse_each_other(tmp_path):
         assert [status(saver, thread) for thread in threads] == ["finished", "finished"]
 
 
-class TakenBefore(SaverWrapper):
-    """A store in which other runs take the run lock just before a worker does, some times, and end soon."""
-
-    def __init__(self, delegate, left):
-        super().__init__(delegate)
-        self.left = left
-
-    def run_lock(self, config=None, timeout=None):
-        if timeout != 0 or not self.left:
-            return super().run_lock(config, timeout)
-        self.left -= 1
-        with super().run_lock(config, timeout):
-            raise ThreadBusyError("t", "run", 0)
-
-
 @pytest.mark.parametrize(("left", "pause"), [(1, 3600), (3, SOON)])
 def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkeypatch, left, pause):
     """Files report the end of each run; the report may come when the next one holds the thread already."""
     monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=pause, max_delay=pause))
     done = threading.Event()
     with FileSystemSaver(tmp_path / "runs", fsync="never") as store:
-        saver = TakenBefore(store, left)
+        saver = ScriptedSaver(store)
         app = chain("a", b=FlakyNode("b", begun=done)).compile(checkpoint_saver=saver)
         crash(app, "t", after="a")
+
+        def take():
+            """Another run takes the run lock just before the worker does, and ends soon."""
+            with store.run_lock("t"):
+                raise ThreadBusyError("t", "run", 0)
+
+        saver.on("run_lock", take, times=left)
 
         with serving(Worker(saver, app, interval=pause)) as (served,):
             assert done.wait(PATIENCE)
 
-        assert saver.left == 0
+        assert saver.count("run_lock") > left + 1
         assert served.result() == 1
 
 

@@ -222,6 +222,14 @@ def test_a_model_made_from_settings_is_closed_with_the_agent_and_nothing_that_wa
 
 
 @pytest.mark.requirement("P7")
+def test_a_mapping_is_a_checkpointer(tmp_path):
+    settings = {"type": "sqlite", "config": {"db_file": str(tmp_path / "agent.db")}}
+    for text, expected in (("go", ["one"]), ("go on", ["one", "two"])):
+        with AgentBuilder().with_chat(Script("one", "two")).with_checkpointer(settings).build() as agent:
+            assert contents(agent.run(text, "t"), "assistant") == expected
+
+
+@pytest.mark.requirement("P7")
 def test_a_wrong_mapping_is_an_error_with_its_cause():
     for settings in ({"type": "dream"}, {"colour": 1}, 7):
         with pytest.raises(ValueError, match="Invalid checkpointer configuration: ") as raised:

@@ -453,6 +453,16 @@ def test_a_resume_connects_again_from_stored_settings(plain, tmp_path):
 
 
 @pytest.mark.usefixtures("short_ends")
+def test_a_server_that_does_not_answer_is_not_left_running():
+    async def use():
+        with pytest.raises(McpServerError):
+            await McpServers({"late": {"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}}).atools()
+        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
+
+    assert asyncio.run(use()) == []
+
+
+@pytest.mark.usefixtures("short_ends")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -219,9 +219,11 @@ def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
 
 def test_an_answer_is_kept_when_the_input_ends_before_the_next_one():
     first = run("--thread", "bob", "--json", stdin="cancel both\ny\n")
-    assert [payload["arguments"] for payload in json.loads(first.lines[-1])["waiting"]] == [{"number": 4}]
+    *lines, last = [json.loads(line) for line in first.lines]
+    (payload,) = last["waiting"]
+    assert payload["arguments"] == {"number": 4}
     assert calls() == ["model", "cancel 3"]
-    messages = [json.loads(line)["message"] for line in first.lines[:-1]]
+    messages = [line["message"] for line in lines]
     assert [message["role"] for message in messages] == ["user", "assistant"], "one line for both calls"
     done = run("--thread", "bob", stdin="n\n")
     assert done.err.count("approve cancel_order") == 1

@@ -50,6 +50,12 @@ def test_what_starts_a_run(runs, shop):
     assert_refused(limited, 4, "max_iterations")
 
 
+def test_the_directory_may_stand_in_the_environment(runs, shop):
+    done = graphkit("run", "--app", shop, "--thread", "t", "--input", INPUT, GRAPHKIT_DIR=str(runs))
+    assert done.code == 0
+    assert [row["thread"] for row in read_json("threads", runs)] == ["t"]
+
+
 @pytest.mark.parametrize("app", ["shop:graph", "shop:made", "shop:app", "shop:asynchronous"])
 def test_what_an_app_may_be(runs, shop, app):
     assert run(runs, app=app).code == 0

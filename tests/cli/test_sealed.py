@@ -1,11 +1,13 @@
 """Sealed directories on the command line: who has the keys sees all, who has not sees what they lack."""
 
+import json
 import os
 import uuid
 from base64 import b64encode
 
 import pytest
 
+from graphkit.compat.go_agents import CheckpointConfig
 from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
 from tests.support.sweeps import in_turn
 from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, minutes_ago, read_json
@@ -139,6 +141,12 @@ def test_a_readable_export_must_be_asked_for_and_a_raw_one_stays_sealed(sealed, 
     elsewhere = tmp_path / "elsewhere"
     assert graphkit("import", elsewhere, "-", stdin=raw.out).code == 0
     assert SECRET in graphkit("show", elsewhere, "order-17", "--key-file", keys).out
+
+
+def test_a_configuration_names_a_key_file(sealed, keys):
+    settings = {"store": "disk", "interval": 1, "path": str(sealed), "options": {"cipher": str(keys)}}
+    with CheckpointConfig.from_json(json.dumps(settings)).open() as saver:
+        assert saver.get("order-17").state["item"] == SECRET
 
 
 @pytest.mark.parametrize(

@@ -358,6 +358,16 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(hooked, tmp_path, log, a
         assert view(reader) == TWO
 
 
+def test_after_a_failed_sync_the_log_is_rewritten_at_once_without_the_put_that_failed(hooked, tmp_path, log):
+    io, store = hooked
+    before = log.stat().st_ino
+    with failing(io, "fdatasync"), pytest.raises(CheckpointStorageError):
+        store.put(("a",), "two", {"n": 2})
+    assert log.stat().st_ino != before
+    for opened in (store, FileSystemStore(tmp_path)):
+        assert view(opened) == ONE
+
+
 @pytest.mark.parametrize("also", ["fsync", "rename", "write_at"])
 def test_nothing_is_stored_until_the_log_could_be_rewritten(hooked, tmp_path, log, also):
     io, store = hooked

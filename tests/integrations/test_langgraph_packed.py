@@ -187,6 +187,19 @@ def run_of(seed, count):
         yield checkpoint, metadata, new_versions
 
 
+def check_index(saver):
+    """What a writer knows of its checkpoints is what a reader of the log finds."""
+    fields = ("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
+    indexes = []
+    for _ in range(2):
+        history = saver.store.catalogue.shared_log("t", "").history
+        index = history.load_index().checkpoints
+        indexes.append([[getattr(stored, field) for field in fields] for stored in index])
+        saver.store.close()
+        saver.get_tuple(CONFIG)
+    assert indexes[0] == indexes[1]
+
+
 def written(root, seed):
     """The bytes of a log, and how many puts took the short way."""
     with (
@@ -220,6 +233,7 @@ def written(root, seed):
             stored = found.checkpoint
             assert stored["channel_values"] == checkpoint["channel_values"]
             assert stored["channel_versions"] == checkpoint["channel_versions"]
+        check_index(saver)
         saver.store.close()
     return locate_log(root).read_bytes(), short.call_count
 

@@ -206,6 +206,15 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
         assert connection.execute(read_settings).fetchall() == settings
 
 
+def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database, history):
+    guest = PostgresDatabase(pool=make_pool(), schema=schema, lock_timeout=0.05)
+    with database.transaction() as transaction:
+        transaction.execute(f"UPDATE {database.names.histories} SET status = 'x'")
+        with pytest.raises(CheckpointStorageError, match="lock_timeout"), guest.transaction() as late:
+            late.execute(f"UPDATE {database.names.histories} SET status = 'y'")
+    assert put(guest, history, 0) == 1
+
+
 def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):
     pool = make_pool(min_size=2)
     database = PostgresDatabase(pool=pool, schema=schema)

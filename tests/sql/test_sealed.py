@@ -109,6 +109,13 @@ def test_no_column_has_plaintext(open_saver):
     assert saver.verify().ok
 
 
+def test_the_options_are_checked_without_the_key_file(open_saver):
+    saver = type(open_saver())
+    saver.check_options(*open_saver.opener.args, cipher="no such file")
+    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
+        saver.check_options(*open_saver.opener.args, cipher={"a": b"short"})
+
+
 def test_the_markers_are_found_in_a_plain_database(open_saver):
     saver = open_saver(compression=None)
     write(saver)

@@ -245,6 +245,17 @@ def test_a_bad_row_is_an_error_and_nothing_is_cut_off_or_takes_its_place(saver, 
     assert len(find_problems(saver)) == 1
 
 
+@pytest.mark.parametrize(("index", "what"), [(0, "the first record"), (4, "a record")])
+def test_a_missing_row_is_reported_where_it_would_begin(saver, index, what):
+    fill(saver, 8)
+    _, position, _ = rows_of(saver)[index]
+    cut_row(saver, index, None)
+    saver.close()
+    with pytest.raises(CheckpointCorruptionError, match=f"{what} is missing") as caught:
+        saver.list(T)
+    assert caught.value.offset == position
+
+
 @pytest.mark.parametrize("use", USES)
 def test_a_missing_row_before_the_last_keyframe_is_an_error_for_those_who_need_it(saver, use):
     fill(saver, 8)

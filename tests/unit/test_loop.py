@@ -18,6 +18,7 @@ from graphkit import (
     RetryPolicy,
     RunnableConfig,
     StateGraph,
+    StateSnapshot,
 )
 from graphkit.errors import (
     CheckpointerConfigurationError,
@@ -389,6 +390,8 @@ def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     compiled.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a"), ("b", "c"), ("d", "e"), ("e", END)]
     assert logs(saver) == [[], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e"]]
+    snapshots = [output for output in compiled.stream_snapshots({}, CONFIG) if isinstance(output, StateSnapshot)]
+    assert nodes_of(snapshots) == [START, "b", "d", "e"]
 
 
 @pytest.mark.requirement("G18")
@@ -538,6 +541,23 @@ def test_a_crash_before_the_record_of_a_stop_under_before_edge_still_stops(saver
         compiled.invoke({}, CONFIG)
     assert stops(compiled) == ([], ("a", "after"))
     assert stops(compiled, GraphResume({"go": "b"})) == (["b", END], None)
+
+
+def test_a_past_stop_is_passed_without_a_copy_and_an_answer_to_it_is_found_after_a_failure(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    stop = at_checkpoint(saver.get(CONFIG))
+    compiled.invoke(GraphResume({"log": "old"}), CONFIG)
+    writes = saver.get_writes(stop)
+
+    assert stops(compiled, None, stop) == (["b", END], None)
+    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END), ("b", END)]
+
+    fail_in(nodes["b"], compiled, GraphResume({"log": "new"}), stop)
+
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "new", "b"]
+    assert saver.get_writes(stop) == writes
 
 
 # --- interrupt_before_edge --------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tests.support.graphs import (
     COUNTED as LOG,
     Killed,
     both,
+    fail_once,
     ids_of,
     logged,
     make_chain,
@@ -849,9 +850,12 @@ UPDATE = {"n": RESET, "gone": REMOVE, "list": [RemoveByHash("a"), "c"]}
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("way", ["update", "value", "update_state"])
+@pytest.mark.parametrize("way", ["update", "update and a failure", "value", "update_state"])
 def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
-    graph = make_chain(MARKED, ask=lambda state: {"answer": "yes" if way == "value" else interrupt("?")})
+    finish = lambda answer: {"answer": answer}  # noqa: E731
+    if way == "update and a failure":
+        finish = fail_once(finish)
+    graph = make_chain(MARKED, ask=lambda state: finish("yes" if way == "value" else interrupt("?")))
     options = {"interrupt_before": ["ask"]} if way == "value" else {}
     for _ in range(depth):
         graph = make_chain(MARKED, sub=graph.compile(**options))
@@ -864,6 +868,10 @@ def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
     elif way == "update_state":
         app.update_state(CONFIG.replace(checkpoint_ns="/".join(["sub"] * depth)), UPDATE)
         state = app.invoke(GraphResume("yes"), CONFIG)
+    elif way == "update and a failure":
+        with pytest.raises(errors.NodeExecutionError):
+            app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
+        state = app.invoke(None, CONFIG)
     else:
         state = app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
 

@@ -742,6 +742,14 @@ def test_an_error_of_a_subclass_leaves_the_run_as_itself():
         assert error.__cause__ is None
 
 
+def test_the_error_of_another_run_is_the_cause():
+    inner = failing_graph(Boom("no")).compile()
+    outer = make_chain(LOG, b=lambda state: inner.invoke({}))
+    with pytest.raises(NodeExecutionError, match=r"'b' failed: NodeExecutionError: .*'a' failed: Boom: no") as failed:
+        outer.compile().invoke({})
+    assert (failed.value.node_id, failed.value.__cause__.node_id) == ("b", "a")
+
+
 def test_an_error_without_a_text_is_reported_and_recorded():
     events, saver = [], MemorySaver()
     retry = RetryPolicy(max_attempts=2, initial_delay=0, jitter=False)

@@ -756,6 +756,12 @@ def test_a_saver_of_its_own(saver, how):
     assert [*own.versions_by_thread_id("t")] == [1]
 
 
+def test_a_saver_of_its_own_without_one_around_it():
+    own = MemorySaver()
+    with_own(own, None, p=Node("p", [])).compile().invoke({}, CONFIG)
+    assert [checkpoint.node_id for checkpoint in own.list(INSIDE)] == ["q", "p", START]
+
+
 def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
     own = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
     other = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)

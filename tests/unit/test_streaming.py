@@ -362,6 +362,13 @@ def test_the_modes_of_the_config_count_and_the_argument_overrides_them(how):
 
 
 @both
+def test_an_interrupt_is_the_last_item(how):
+    app = make_chain({}, ask=lambda state: interrupt("sure?")).compile(checkpoint_saver=MemorySaver())
+    *_, (mode, stop) = run(app, {}, stream_mode=["custom", "values"], how=how)
+    assert (mode, stop.payload) == ("values", "sure?")
+
+
+@both
 def test_an_error_of_a_node_leaves_the_stream(how):
     with pytest.raises(NodeExecutionError, match="division"):
         run(make_chain(fail=lambda state: 1 / 0).compile(), {}, stream_mode="custom", how=how)

@@ -568,6 +568,16 @@ def test_a_run_asks_for_its_nested_graphs():
     assert ran == []
 
 
+def test_a_run_asks_for_a_lock_only_where_it_takes_one():
+    def policy(principal, operation, thread_id, checkpoint_ns):
+        return operation != "run_lock" or checkpoint_ns.count("/") == 0
+
+    saver, own = (AccessControlledSaver(MemorySaver(), policy) for _ in range(2))
+    for innermost in (saver, own):
+        middle = make_app(own, inner=make_app(innermost, b=Principals()))
+        assert make_app(saver, middle=middle).invoke({"n": 1}, "t")["n"] == 1
+
+
 def test_the_check_reaches_through_wrappers():
     inner, ran = AccessControlledSaver(MemorySaver(), Recording("put_writes")), Principals()
     for saver in (SaverWrapper(inner), ValidatingSaver(inner), AccessControlledSaver(inner, lambda *_: True)):

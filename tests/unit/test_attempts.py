@@ -5,6 +5,7 @@ import contextvars
 import itertools
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
 from time import monotonic
@@ -743,3 +744,12 @@ def test_an_asynchronous_hook_awaits_and_a_synchronous_one_calls():
         action, used = make_action()
         asyncio.run(make_graph(action, wrap).compile().ainvoke({}))
         assert used == [expected]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_an_executor_runs_the_synchronous_form(how):
+    action, used = make_action()
+    with ThreadPoolExecutor(1) as executor:
+        graph = connect(StateGraph({}).add_node("n", action, executor=executor), "START>n n>END")
+        assert invoke(graph.compile(), {}, how=how)["done"]
+    assert used == ["sync"]

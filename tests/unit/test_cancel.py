@@ -223,6 +223,14 @@ def test_a_nested_graph_with_a_saver_of_its_own(saver, durability):
 
 
 @both
+def test_the_branches_that_have_not_begun(saver, how):
+    app = make_graph(LOG, "START>b,d b>c c>END d>END", b=Canceller(saver, "b")).compile(checkpoint_saver=saver)
+    assert run(app, {}, how=how).is_cancelled
+    assert [key for key in saver.get_writes(CONFIG) if key.startswith("task:b")] == ["task:b.0"]
+    assert run(app, None, how=how).state["log"] == ["b", "c", "d"]
+
+
+@both
 def test_the_items_that_have_not_begun(saver, how):
     done, cancel_run = [], Canceller(saver, "m")
 

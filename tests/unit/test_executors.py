@@ -8,7 +8,7 @@ import signal
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 
 import pytest
@@ -393,3 +393,29 @@ def test_a_broken_pool_is_an_error_and_another_one_goes_on(go, store, threads, p
     assert logged(go(compiled, None, CONFIG.replace(executor=processes))) == ["n0", "n1"]
     assert here.runs == ["n0"]
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+node_is_done = threading.Event()
+late_keys = []
+
+
+def leave_work(state, config):
+    def find_key():
+        node_is_done.wait(10)
+        return config.idempotency_key
+
+    late_keys.append(ThreadPoolExecutor(1).submit(copy_context().run, find_key))
+    return {"log": config.idempotency_key}
+
+
+def await_left_work(state):
+    node_is_done.set()
+    return {"log": late_keys.pop().result(10)}
+
+
+def test_work_that_a_node_leaves_behind_stays_part_of_it(go, store):
+    with new_pool(1) as pool:
+        graph = StateGraph(SCHEMA).add_node("n", leave_work, executor=pool)
+        connect(graph.add_node("late", await_left_work, executor=pool), "START>n n>late late>END")
+        key, found_later = logged(go(graph.compile(checkpoint_saver=store), {}))
+    assert found_later == key

@@ -218,6 +218,14 @@ def test_interval_with_forks(saver, go, interval, nodes):
     assert stored_nodes(saver)[::-1] == nodes
 
 
+def test_checkpoint_when_is_asked_after_forks_and_not_inside(saver, go):
+    asked = []
+    when = lambda node_id, state: asked.append(node_id) or node_id == "a"  # noqa: E731
+    go(diamond().compile(checkpoint_saver=saver, checkpoint_when=when), {})
+    assert asked == ["a", "__PARALLEL__(a)"]
+    assert stored_nodes(saver) == ["d", "a", START]
+
+
 # --- a branch fails ---------------------------------------------------------------------------------------------------
 
 

@@ -286,7 +286,17 @@ def test_destinations_that_are_refused(graph, destinations):
     graph.add_node("x", node)  # what was refused left nothing behind
 
 
+class Action:
+    def with_config(self, state, config):
+        return {"got": config.thread_id}
+
+    def __call__(self, state, config):
+        return {"got": config.thread_id}
+
+
 ACTIONS = {
+    "method": (Action().with_config, "t"),
+    "object": (Action(), "t"),
     "lambda": (lambda state: {"got": 1}, 1),
     "any name": (lambda s, c: {"got": c.thread_id}, "t"),
     "optional config": (lambda state, config=None: {"got": config.thread_id}, "t"),

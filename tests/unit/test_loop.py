@@ -18,6 +18,7 @@ from graphkit import (
     RetryPolicy,
     RunnableConfig,
     StateGraph,
+    StateSnapshot,
 )
 from graphkit.errors import (
     CheckpointerConfigurationError,
@@ -381,6 +382,8 @@ def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     compiled.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a"), ("b", "c"), ("d", "e"), ("e", END)]
     assert logs(saver) == [[], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e"]]
+    snapshots = [output for output in compiled.stream_snapshots({}, CONFIG) if isinstance(output, StateSnapshot)]
+    assert nodes_of(snapshots) == [START, "b", "d", "e"]
 
 
 @pytest.mark.requirement("G18")
@@ -530,6 +533,26 @@ def test_a_crash_before_the_record_of_a_stop_under_before_edge_still_stops(saver
         compiled.invoke({}, CONFIG)
     assert stops(compiled) == ([], ("a", "after"))
     assert stops(compiled, GraphResume({"go": "b"})) == (["b", END], None)
+
+
+def test_a_past_stop_is_passed_without_a_copy_and_an_answer_to_it_is_found_after_a_failure(saver):
+    graph, nodes = chain("a", "b")
+    compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled.invoke({}, CONFIG)
+    stop = at_checkpoint(saver.get(CONFIG))
+    compiled.invoke(GraphResume({"log": "old"}), CONFIG)
+    writes = saver.get_writes(stop)
+
+    assert stops(compiled, None, stop) == (["b", END], None)
+    assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END), ("b", END)]
+
+    nodes["b"].fails = True
+    with pytest.raises(NodeExecutionError):
+        compiled.invoke(GraphResume({"log": "new"}), stop)
+    nodes["b"].fails = False
+
+    assert compiled.invoke(None, CONFIG)["log"] == ["a", "new", "b"]
+    assert saver.get_writes(stop) == writes
 
 
 # --- interrupt_before_edge --------------------------------------------------------------------------------------------
@@ -714,6 +737,14 @@ def test_an_error_of_a_subclass_leaves_the_run_as_itself():
         assert failed.value is error
         assert (error.node_id, error.thread_id, error.state["x"], error.config.thread_id) == ("a", thread, 1, thread)
         assert error.__cause__ is None
+
+
+def test_the_error_of_another_run_is_the_cause():
+    inner = failing_graph(Boom("no")).compile()
+    outer = make_chain(LOG, b=lambda state: inner.invoke({}))
+    with pytest.raises(NodeExecutionError, match=r"'b' failed: NodeExecutionError: .*'a' failed: Boom: no") as failed:
+        outer.compile().invoke({})
+    assert (failed.value.node_id, failed.value.__cause__.node_id) == ("b", "a")
 
 
 def test_an_error_without_a_text_is_reported_and_recorded():

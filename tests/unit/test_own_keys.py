@@ -688,3 +688,16 @@ def test_a_key_file_stays_as_it_is_if_its_owner_cannot_be_kept(tmp_path, monkeyp
         keys.add("ann")
     assert path.read_bytes() == before
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_an_open_history_is_read_and_written_until_it_is_closed(files):
+    """As docs/security.md says: the derived key is in memory."""
+    keys = dict(CURRENT)
+    with files(cipher=lambda key_id: ("current", keys["current"]) if key_id is None else keys["current"]) as saver:
+        saver.put(T, made(1))
+        keys["current"] = DESTROYED
+        saver.put(T, made(2))
+        assert saver.get(T).state["plain_n"] == 2
+        saver.close()
+        with pytest.raises(errors.CheckpointErasedError):
+            saver.get(T)

@@ -356,6 +356,12 @@ def test_the_modes_of_the_config_count_and_the_argument_overrides_them(go):
     assert invoke(app, {}, config, how=go.kind) == {"log": ["node"]}, "which does not stream"
 
 
+def test_an_interrupt_is_the_last_item(go):
+    app = make_chain({}, ask=lambda state: interrupt("sure?")).compile(checkpoint_saver=MemorySaver())
+    *_, (mode, stop) = go(app, {}, stream_mode=["custom", "values"])
+    assert (mode, stop.payload) == ("values", "sure?")
+
+
 def test_an_error_of_a_node_leaves_the_stream(go):
     with pytest.raises(NodeExecutionError, match="division"):
         go(make_chain(fail=lambda state: 1 / 0).compile(), {}, stream_mode="custom")

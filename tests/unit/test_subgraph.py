@@ -33,6 +33,7 @@ from tests.support.graphs import (
     CONFIG,
     COUNTED as LOG,
     Killed,
+    fail_once,
     ids_of,
     logged,
     make_chain,
@@ -730,6 +731,12 @@ def test_a_saver_of_its_own(saver, go):
     assert [*own.versions_by_thread_id("t")] == [1]
 
 
+def test_a_saver_of_its_own_without_one_around_it():
+    own = MemorySaver()
+    with_own(own, None, p=Node("p", [])).compile().invoke({}, CONFIG)
+    assert [checkpoint.node_id for checkpoint in own.list(INSIDE)] == ["q", "p", START]
+
+
 def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
     own = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
     other = FileSystemSaver(tmp_path / "own", fsync="never", lock_timeout=0)
@@ -822,9 +829,12 @@ UPDATE = {"n": RESET, "gone": REMOVE, "list": [RemoveByHash("a"), "c"]}
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("way", ["update", "value", "update_state"])
+@pytest.mark.parametrize("way", ["update", "update and a failure", "value", "update_state"])
 def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
-    graph = make_chain(MARKED, ask=lambda state: {"answer": "yes" if way == "value" else interrupt("?")})
+    finish = lambda answer: {"answer": answer}  # noqa: E731
+    if way == "update and a failure":
+        finish = fail_once(finish)
+    graph = make_chain(MARKED, ask=lambda state: finish("yes" if way == "value" else interrupt("?")))
     options = {"interrupt_before": ["ask"]} if way == "value" else {}
     for _ in range(depth):
         graph = make_chain(MARKED, sub=graph.compile(**options))
@@ -837,6 +847,10 @@ def test_markers_are_allowed_in_a_resume_at_any_depth(saver, way, depth):
     elif way == "update_state":
         app.update_state(CONFIG.replace(checkpoint_ns="/".join(["sub"] * depth)), UPDATE)
         state = app.invoke(GraphResume("yes"), CONFIG)
+    elif way == "update and a failure":
+        with pytest.raises(errors.NodeExecutionError):
+            app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
+        state = app.invoke(None, CONFIG)
     else:
         state = app.invoke(GraphResume("yes", update=UPDATE), CONFIG)
 

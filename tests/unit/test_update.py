@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import CheckpointNotFoundError, GraphRunnerError
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, ThreadBusyError
 from graphkit.operations import cancel, rollback, update
 from graphkit.worker import Worker
 from savers import MemorySaver
@@ -198,6 +198,16 @@ def test_inside_a_node_of_the_own_run(saver):
     compiled = make_chain(LOG, n=node).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == ["node"]
     assert [checkpoint.metadata["source"] for checkpoint in saver.list(CONFIG)] == ["loop", "update", "input"]
+
+
+def test_a_running_thread_cannot_be_updated_from_outside():
+    compiled = graph().compile(checkpoint_saver=MemorySaver(lock_timeout=0))
+    stream = compiled.stream({}, CONFIG)
+    next(stream)
+    with pytest.raises(ThreadBusyError):
+        compiled.update_state(CONFIG, {})
+    stream.close()
+    compiled.update_state(CONFIG, None)
 
 
 # --- an earlier checkpoint: its next node is executed again -----------------------------------------------------------

@@ -105,6 +105,12 @@ def test_any_call_of_a_step_may_fail(steps, warm, sticky, sweep):
                 raise
 
 
+def test_these_were_thousands_of_errors():
+    with fixed("io errors"):
+        faults = [len([*faults_in(steps, warm=warm)]) for steps in range(len(STEPS)) for warm in (True, False)]
+    assert 2 * sum(faults) >= 2500
+
+
 def test_a_directory_that_cannot_be_listed_is_an_error_of_the_storage(tmp_path):
     io = HookedIO()
     saver = FileSystemSaver(tmp_path, io=io)

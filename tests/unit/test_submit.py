@@ -465,3 +465,10 @@ def test_operations_for_async_code():
     asyncio.run(work())
     assert [status(saver), status(saver, "copy")] == ["interrupted", "interrupted"]
     assert sorted(saver.list(T)[1].state["log"]) == ["more", "yes"]
+
+
+def test_a_worker_needs_a_saver_and_a_graph(store):
+    app = make_chain(LOG, a=log_node("a")).compile(checkpoint_saver=store)
+    for arguments in ((store, {}), (app, app), (None, app), (app, store), (store, None), (store, {"id": 1})):
+        with pytest.raises(CheckpointerConfigurationError, match=r"Worker\(saver, graph\)"):
+            Worker(*arguments)

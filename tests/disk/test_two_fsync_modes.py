@@ -111,6 +111,14 @@ def test_nothing_that_always_has_acknowledged_is_lost(workload, sweep):
     assert found.nested >= found.states
 
 
+@pytest.mark.parametrize("workload", [crashes.puts, in_turn], ids=lambda one: one.__name__)
+def test_nothing_is_lost_where_the_number_of_the_boot_is_unknown(workload, monkeypatch, sweep):
+    monkeypatch.setattr(Crashes, "_count_boots", lambda crashes: 0)
+    found = Crashes()
+    found.explore(workload, sweep.count(350, 60))
+    assert found.states > sweep.count(60, 20)
+
+
 # Without "always": shorter, never wrong
 
 

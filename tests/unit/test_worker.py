@@ -109,6 +109,25 @@ def test_outputs_are_handed_out(saver):
     assert seen == [("t", "b"), ("t", END)]
 
 
+def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
+    app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", None)
+    assert Worker(saver, app).run(once=True) == 1
+    assert not saver.threads()
+
+
+def test_an_asynchronous_graph(saver):
+    async def node(state):
+        return {"log": interrupt("ok?")}
+
+    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
+    invoke(app, {}, how="async")
+    answer(saver, "t", "yes")
+    assert Worker(saver, app).run(once=True) == 1
+    assert log_of(saver) == ["yes"]
+
+
 # What is not
 
 
@@ -346,25 +365,6 @@ def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
             assert done.result(PATIENCE) == 0
         finally:
             worker._changes.close()
-
-
-def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
-    app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
-    app.invoke({}, RunnableConfig("t"))
-    answer(saver, "t", None)
-    assert Worker(saver, app).run(once=True) == 1
-    assert not saver.threads()
-
-
-def test_an_asynchronous_graph(saver):
-    async def node(state):
-        return {"log": interrupt("ok?")}
-
-    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
-    invoke(app, {}, how="async")
-    answer(saver, "t", "yes")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["yes"]
 
 
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):

@@ -29,6 +29,7 @@ from graphkit.saver_kit import Codec
 from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import log_bytes, rewrite, sync
 from savers._log import frame_log, log
+from savers._log.frame import SYNC
 from tests.disk.simfs import Disk, SimFS, few_of
 from tests.support.checkpoints import list_ids
 from tests.support.contents import describe, outline
@@ -273,11 +274,11 @@ class Run:
 
 
 def puts(run):
-    """A history that grows, small and large, over a keyframe."""
+    """A history that grows, small and large, over a keyframe, with the mark of a record among its values."""
     for number in range(4):
         run.put(number, items=[*range(number)], text="x" * (number * 900))
     for number in range(4, 10):
-        run.put(number, items=[*range(number)], text=f"{number}" * 4500)
+        run.put(number, items=[*range(number)], text=f"{number}" * 4500, mark=SYNC * number)
 
 
 def replaces(run):

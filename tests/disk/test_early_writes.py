@@ -1,6 +1,7 @@
 """Writes that are recorded before their checkpoint: none is lost, in whatever order they and the checkpoints arrive."""
 
 import random
+from multiprocessing import get_context
 
 import msgpack
 import pytest
@@ -284,3 +285,26 @@ def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(filled, opener):
     before = filled.size("t")
     filled.put_writes(at("c1"), {"first": 3}, keep=["first"])
     assert filled.size("t") == before
+
+
+def _race(root, name):
+    FileSystemSaver(root, fsync="never").put_writes(
+        at("none"),
+        {"who": name, name: True},
+        keep=["who"],
+        early=True,
+    )
+
+
+def test_of_two_processes_that_write_for_a_checkpoint_to_come_one_is_first(tmp_path):
+    processes = [get_context("spawn").Process(target=_race, args=(tmp_path, name)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    saver = FileSystemSaver(tmp_path)
+    assert saver.history(ROOT) == []
+    saver.put(ROOT, made("none"))
+    found = saver.get_writes(at("none"))
+    assert found.keys() == {"a", "b", "who"}
+    assert found["who"] in {"a", "b"}

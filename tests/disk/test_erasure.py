@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.operations import erase, erase_where
+from graphkit.operations import ErasureLedger, erase, erase_where
 from savers import FileSystemSaver
 from tests.support.erasure import MARKER, fill, find_files
 
@@ -102,3 +102,29 @@ def test_an_erasure_while_another_process_writes(saver, launcher):
     assert not find_files(saver.base_directory, "unused")
     assert len(saver.list("t")) == 300
     assert saver.verify().ok
+
+
+@pytest.mark.requirement("P73")
+def test_a_ledger_erases_what_a_backup_brings_back(saver, opener, tmp_path):
+    ledger = ErasureLedger(tmp_path / "ledger", key=bytes(32))
+    fill(saver)
+    put(saver, "other")
+    shutil.copytree(saver.base_directory, tmp_path / "backup")
+    assert erase(saver, MARKER, ledger=ledger).ok
+    put(saver, "anew")
+    assert erase(saver, "anew", ledger=ledger).ok
+    put(saver, "anew", "written after the erasure")
+    assert ledger.apply(saver) == []
+    assert saver.get("anew").state["x"] == "written after the erasure"
+    saver.close()
+
+    restored = opener(tmp_path / "backup", compression=None)
+    # A worker may go on with it before the ledger is applied.
+    put(restored, MARKER, "later")
+    assert find_files(restored.base_directory)
+    (report,) = ledger.apply(restored)
+    assert (report.thread_id, report.ok) == (MARKER, True)
+    assert find_files(restored.base_directory) == []
+    assert restored.threads() == ["other"]
+    assert ledger.apply(restored) == []
+    assert find_files(tmp_path) == [], "not in the ledger either"

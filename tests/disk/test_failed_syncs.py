@@ -13,6 +13,7 @@ from tests.disk import crashes
 from tests.disk.crashes import config_of, made, open_durable, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import apply_update, list_ids, list_numbers, make_following
+from tests.support.contents import describe
 from tests.support.disks import Fault, HookedIO, failing, quiet
 from tests.support.logs import locate_log
 
@@ -194,3 +195,38 @@ def test_a_sync_that_fails_in_the_background_is_logged_and_the_log_is_rewritten(
     saver.flush()
     assert list_numbers(opener(), config) == [2, 1, 0]
     assert path.stat().st_ino != inode, "what a failed sync left cannot be believed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saver: saver.put(CONFIG.with_check_point_id("c0"), cp(0, text="instead")),
+        lambda saver: saver.put_writes(CONFIG, {"key": 1}),
+        lambda saver: saver.add_tags(CONFIG, "tag"),
+        lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="inner"), cp(5)),
+        lambda saver: saver.put(RunnableConfig("new"), cp(5)),
+    ],
+    ids=["replace", "writes", "tags", "namespace", "thread"],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
+    io, saver = begun(tmp_path)
+
+    def seen(saver):
+        places = [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
+        configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
+        return [(at, describe(saver, at, checkpoint)) for at in configs for checkpoint in saver.list(at)]
+
+    before = seen(saver)
+    io.hook = Fault(SYNCS, times=count)
+    while io.hook.met < count:
+        with pytest.raises(CheckpointStorageError):
+            change(saver)
+        with FileSystemSaver(tmp_path) as fresh:
+            assert seen(saver) == seen(fresh) == before
+    change(saver)
+    with FileSystemSaver(tmp_path) as fresh:
+        assert seen(saver) == seen(fresh) != before
+        assert len(seen(fresh)) - len(before) in {0, 1}
+        assert fresh.verify().ok
+    saver.close()

@@ -7,6 +7,7 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
+import os
 from collections import Counter
 
 import pytest
@@ -105,6 +106,12 @@ def test_any_call_of_a_step_may_fail(steps, warm, sticky, sweep):
                 raise
 
 
+def test_these_were_thousands_of_errors():
+    with fixed("io errors"):
+        faults = [len([*faults_in(steps, warm=warm)]) for steps in range(len(STEPS)) for warm in (True, False)]
+    assert 2 * sum(faults) >= 2500
+
+
 def test_a_directory_that_cannot_be_listed_is_an_error_of_the_storage(tmp_path):
     io = HookedIO()
     saver = FileSystemSaver(tmp_path, io=io)
@@ -156,3 +163,39 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(na
     saver.put(config, make_checkpoint(1))
     assert list_numbers(opener(), config) == [1]
     assert opener().verify().ok
+
+
+# The real thing
+
+
+PROGRAM = """
+import resource, signal, sys
+from graphkit import CheckpointStorageError
+from savers import FileSystemSaver
+from tests.support.checkpoints import make_checkpoint
+saver = FileSystemSaver(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+for n in range(8):
+    try:
+        saver.put("t", make_checkpoint(n, text="x" * 300))
+    except CheckpointStorageError as error:
+        print(error.errno)
+    else:
+        print("stored")
+"""
+
+
+@pytest.mark.requirement("H47")
+@pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
+def test_a_real_full_disk(opener, config, launcher):
+    opener().put(config, make_checkpoint(100))
+    run = launcher.run("-c", PROGRAM, opener().base_directory, 1000)
+    assert run.returncode == 0, run.stderr
+    said = run.stdout.split()
+    assert said[0] == "stored"
+    assert said[-1] == str(errno.EFBIG)
+    stored = [n for n, each in enumerate(said) if each == "stored"]
+    assert list_numbers(opener(), config) == [*reversed(stored), 100]
+    opener().put(config, make_checkpoint(101))
+    assert list_numbers(opener(), config)[0] == 101

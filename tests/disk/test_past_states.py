@@ -326,3 +326,24 @@ def test_with_the_writes_that_were_recorded_before_it(tmp_path, scans):
     writes = reader.get_writes(some)
     assert writes == {"before its predecessor": 56, "own": 57}
     assert scans == []
+
+
+# Early writes at the end of the log, found as the past state before them is read
+
+
+EARLY_ID = "01a20482-9c2f-7cff-8d43-936a1ab1d30f"
+
+
+@pytest.mark.parametrize("rewrites", [False, True], ids=["put", "written again"])
+def test_a_past_state_hides_no_early_writes(tmp_path, rewrites):
+    with open_saver(tmp_path) as saver:
+        ids = [put_number(saver, number, large="x" * (20_000 if number % 10 == 0 else 3)) for number in range(30)]
+        saver.put_writes(name(EARLY_ID), {"early": 1}, early=True)
+    reader = open_saver(tmp_path)
+    assert read_number(reader, ids[7]) == 7
+    if rewrites:
+        reader.put_writes(name(EARLY_ID), {"early": 2, "later": 2}, early=True)
+    put_number(reader, 30, EARLY_ID)
+    for saver in (reader, open_saver(tmp_path)):
+        assert saver.get_writes(name(EARLY_ID)) == ({"early": 2, "later": 2} if rewrites else {"early": 1})
+        assert [saver.get(name(each)).state["n"] for each in (ids[7], ids[-1], EARLY_ID)] == [7, 29, 30]

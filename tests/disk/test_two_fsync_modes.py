@@ -172,6 +172,13 @@ def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_st
     expect_beginning(tmp_path, fsync, lost)
 
 
+def test_so_it_is_where_the_number_of_the_boot_is_unknown(tmp_path, boot):
+    boot[0] = 0
+    path = long_log(tmp_path, "never")
+    lose_sector(path, read_records(path)[2 + 7])
+    expect_beginning(tmp_path, "never", 7)
+
+
 def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, boot):
     path = long_log(tmp_path, 60.0, flushed=30)
     lose_sector(path, read_records(path)[12])

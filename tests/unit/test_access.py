@@ -736,6 +736,38 @@ def test_what_needs_several_rights_asks_for_all_of_them_first(operation, may_rol
     assert len(inner.list("t")) == 1
 
 
+def test_it_does_not_bleed_into_other_tasks_and_threads():
+    policy = Recording()
+    saver = AccessControlledSaver(MemorySaver(), policy)
+
+    async def act(principal, steps):
+        with acting_as(principal):
+            for _ in range(steps):
+                await saver.aget(principal)
+                await asyncio.sleep(0)
+
+    async def run():
+        await asyncio.gather(*(act(f"p{n}", 5) for n in range(8)), saver.aget("None"))
+
+    asyncio.run(run())
+    assert all(str(principal) == thread for principal, _, thread, _ in policy.asked)
+    assert len(policy.asked) == 41
+    with acting_as("ann"), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(get_principal).result() is None
+    assert get_principal() is None
+
+
+def test_a_run_asks_for_a_lock_only_where_it_takes_one():
+    def policy(principal, operation, thread_id, checkpoint_ns):
+        return operation != "run_lock" or checkpoint_ns.count("/") == 0
+
+    saver, own = (AccessControlledSaver(MemorySaver(), policy) for _ in range(2))
+    for innermost in (saver, own):
+        middle = make_app(own, inner=make_app(innermost, b=Principals()))
+        app = make_app(saver, middle=middle)
+        assert app.invoke({"n": 1}, "t")["n"] == 1
+
+
 # The ready policies
 
 
@@ -867,3 +899,10 @@ def test_read_only_knows_every_operation():
     policy = policies.read_only()
     assert all(policy(None, name, "t", "") is (name in policies.READING) for name in SYNC if name not in FREE)
     assert repr(policy) == "read_only()"
+
+
+def test_prefixes_of_what_cannot_be_a_key_and_of_what_is_no_text():
+    with acting_as(["not hashable"]):
+        assert is_refused(AccessControlledSaver(MemorySaver(), policies.prefix({"ann": "a/"})).get, "a/1")
+    with pytest.raises(CheckpointerConfigurationError):
+        policies.prefix({"ann": [1]})

@@ -5,10 +5,13 @@ import json
 import logging
 import pickle
 import stat
+import threading
 import tracemalloc
+from base64 import b64encode
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from time import sleep
 
 import pytest
 
@@ -37,6 +40,8 @@ from savers import (
     acting_as,
     policies,
 )
+from tests.support.disks import FileIO
+from tests.support.savers import ListSaver
 from tests.unit.test_access import ASYNC, FREE, OPERATIONS, call
 
 pytest.importorskip("cryptography")
@@ -322,6 +327,15 @@ def test_the_log_stays_valid_after_an_erasure(tmp_path, log):
     assert {"delete", "erase_deleted"} <= {record.operation for record in log.records()}
 
 
+def test_a_prune_of_threads_that_cannot_be_listed_does_not_say_what_it_removed(log):
+    saver = AuditedSaver(ListSaver(), log)
+    with pytest.raises(CheckpointerConfigurationError):
+        saver.prune(keep_last=1)
+    (record,) = log.records()
+    assert record.result == "failed"
+    assert "removed" not in record.details
+
+
 # Other processes
 
 
@@ -533,6 +547,43 @@ def test_records_that_are_not_wanted_are_not_kept(log):
         most = measure()[1]
     assert (record.operation, record.result) == ("put", "ok")
     assert most < 3 << 19
+
+
+def test_a_digest_key_may_be_in_a_key_file(tmp_path):
+    (tmp_path / "keys").write_text(f"2026 {b64encode(KEY).decode()}\n")
+    saver = put_one(AuditLog(tmp_path / "log", digest_key=tmp_path / "keys"))
+    assert AuditLog(tmp_path / "log").verify(saver, digest_key=KEY).ok
+
+
+def test_an_expected_head_may_be_text(log):
+    put_one(log)
+    head = log.verify().head
+    assert log.verify(expect_head=f"{head.seq}:{head.digest}").ok
+    assert not log.verify(expect_head=f"{head.seq}:{'0' * 64}").ok
+
+
+class SlowIO(FileIO):
+    """Says when a sync has begun, and takes long over it."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_begun = threading.Event()
+
+    def fdatasync(self, fd):
+        self.has_begun.set()
+        sleep(0.2)
+        super().fdatasync(fd)
+
+
+def test_a_reader_waits_for_the_file_that_a_writer_is_about_to_begin(tmp_path):
+    io = SlowIO()
+    log = AuditLog(tmp_path / "log", io=io, max_bytes=1)
+    append_call(log)
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit(append_call, log)
+        assert io.has_begun.wait(10)
+        assert AuditLog(tmp_path / "log").verify().ok
+        assert log.verify().ok
 
 
 # Other sinks

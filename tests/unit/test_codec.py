@@ -467,3 +467,12 @@ def test_a_full_stack_is_no_damage():
 
     with pytest.raises(CheckpointSerializationError, match="too deeply to be read here"):
         deeper(sys.getrecursionlimit() - 250)
+
+
+def test_no_memory_is_no_damage(monkeypatch):
+    def full(*_args, **_kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr("graphkit._values.codec.unpackb", full)
+    with pytest.raises(MemoryError):
+        CODEC.unpack(b"\1")

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import Phase, settings
 
 from graphkit import Checkpoint, RunnableConfig, Tag, testing
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
-from savers import MemorySaver
+from savers import MemorySaver, VersionedMemorySaver
 from tests.support.savers import ListingSaver, ListSaver
 
 BROKEN = {}
@@ -69,6 +70,21 @@ class RunsHalfCopies(MemorySaver):
         return [info._replace(status=info.status.replace("incomplete", "running")) for info in super().history(config)]
 
 
+@breaks("test_returned_checkpoints_are_snapshots")
+class HandsOutALiveView(MemorySaver):
+    def list(self, config=None):
+        records = self._get_history(RunnableConfig.of(config)).checkpoints
+
+        class View(list):
+            def __iter__(self):
+                return iter([record.checkpoint for record in reversed(records)])
+
+            def __len__(self):
+                return len(records)
+
+        return View()
+
+
 @breaks("test_every_type_is_stored_exactly")
 class KeepsAsJsonWould(MemorySaver):
     def put(self, config, checkpoint):
@@ -93,10 +109,28 @@ class TrustsChanges(MemorySaver):
             super()._refuse_unstorable(checkpoint, parent)
 
 
+@breaks("test_a_refused_put_creates_no_thread")
+class MakesTheThreadFirst(MemorySaver):
+    def put(self, config, checkpoint):
+        try:
+            return super().put(config, checkpoint)
+        except CheckpointSerializationError:
+            super().put(config, made({}))
+            raise
+
+
 @breaks("test_any_string_is_a_thread_id")
 class FoldsCase(MemorySaver):
     def _get_history(self, config):
         return super()._get_history(config.replace(thread_id=config.thread.lower()))
+
+
+@breaks("test_release_of_an_empty_thread_returns_an_empty_tag")
+class ReleasesOnlyWhatExists(MemorySaver):
+    def release(self, config=None):
+        if self.get(config) is None:
+            raise CheckpointNotFoundError(config)
+        return super().release(config)
 
 
 @breaks("test_release_covers_every_namespace_and_returns_the_root")
@@ -112,6 +146,26 @@ class ReleasesOneNamespace(MemorySaver):
 class RecordsBesideTheLatest(MemorySaver):
     def put_writes(self, config, writes):
         super().put_writes(RunnableConfig.of(config).replace(checkpoint_id=None), writes)
+
+
+@breaks("test_put_writes_merges_in_order_of_first_write")
+class ForgetsEarlierWrites(MemorySaver):
+    def put_writes(self, config, writes):
+        self._require(RunnableConfig.of(config)).writes = {}
+        super().put_writes(config, writes)
+
+
+@breaks("test_malformed_writes_raise")
+class StoresMalformedWrites(MemorySaver):
+    def put_writes(self, config, writes):
+        entry = self._require(RunnableConfig.of(config))
+        entry.writes = {**entry.writes, **writes}
+
+
+@breaks("test_tags_must_be_strings")
+class StoresAnyTag(MemorySaver):
+    def add_tags(self, config, *tags):
+        self._require(RunnableConfig.of(config)).tags += tags
 
 
 @breaks("test_prune_keeps_tagged_and_interrupted_checkpoints")
@@ -130,6 +184,20 @@ class LocksNothing(MemorySaver):
 class AnswersLateOnly(MemorySaver):
     async def aget(self, config=None):
         return super().get(RunnableConfig.of(config).replace(checkpoint_id=None))
+
+
+@breaks("test_release_creates_a_version")
+class CountsEmptyReleases(VersionedMemorySaver):
+    def release(self, config=None):
+        if self.get(config) is None:
+            self.put(config, made({}))
+        return super().release(config)
+
+
+@breaks("test_an_unknown_version_raises")
+class FallsBackToTheLast(VersionedMemorySaver):
+    def tag(self, config, version=None):
+        return super().tag(config, version if version in self.versions_by_thread_id(config) else None)
 
 
 @breaks("test_concurrent_puts_to_one_thread_lose_nothing")
@@ -208,6 +276,11 @@ class DeclaresRefusal(Declares):
 @breaks("test_release_delete_and_copy_wait_for_a_run")
 class DeclaresWaiting(Declares):
     waits_for_runs = True
+
+
+@breaks("test_undeclared_threads_and_size_raise")
+class DeniesThreads(MemorySaver):
+    lists_threads = False
 
 
 @breaks("test_delete_idle_deletes_only_idle_threads")

@@ -4,9 +4,12 @@ import logging
 import pickle
 import signal
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta
 from pathlib import Path
 from queue import SimpleQueue
+from time import sleep
 
 import pytest
 
@@ -311,3 +314,27 @@ def test_the_documentation_has_the_table():
     page = (Path(__file__).resolve().parents[2] / "docs" / "from-other-systems.md").read_text(encoding="utf-8")
     for name, line in EVENTS.items():
         assert f"| `{name}` | {line.level} | {line.description} |\n" in page
+
+
+def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
+    done = []
+    outbox = Outbox([lambda _: done.append(outbox.close(60))])
+    outbox.post("x", "info")
+    (line,) = outbox._subscriptions
+    line.thread.join(60)
+    assert done == [None]
+
+
+@pytest.mark.requirement("G38")
+def test_metrics_count_from_many_threads():
+    class Slow(Counter):
+        def __getitem__(self, key):
+            value = super().__getitem__(key)
+            sleep(0.001)
+            return value
+
+    metrics = Metrics()
+    metrics._counts = Slow()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(metrics, [event("checkpoint.save")] * 80))
+    assert metrics.checkpoints == 80

@@ -365,3 +365,19 @@ def test_a_worker_refuses_what_it_could_never_apply():
         Worker(ListingSaver(), app, policy=RetentionPolicy(max_bytes=1))
     with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):
         Worker(ListSaver(), app, policy=RetentionPolicy(keep_last=1))
+
+
+def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):
+    monkeypatch.setattr(retention_policy, "_BURST", 0.0)
+    monkeypatch.setattr(retention_policy, "_REST_PER_WORK", 1e9)
+    saver = MemorySaver()
+    for number in range(3):
+        fill(saver, f"old {number}")
+    with ThreadPoolExecutor(1) as pool:
+        worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
+        running = pool.submit(worker.run, once=True)
+        try:
+            assert running.result(PATIENCE) == 0
+        finally:
+            worker.stop()
+    assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 2, 2]

@@ -1,7 +1,7 @@
 """Timers: a run sleeps, is resumed when it is due and not before, and no human sees it."""
 
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -32,7 +32,7 @@ from tests.support.graphs import (
     payloads_of,
 )
 from tests.support.savers import contents, saver_fixture
-from tests.support.times import HOUR, MINUTE, MOMENT, NOON
+from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
 from tests.support.workers import PATIENCE, status_everywhere as status
 
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
@@ -343,3 +343,17 @@ def test_a_watch_reports_timers(saver, clock):
     assert change.value["due"] == NOON + MINUTE
     assert change.at == NOON
     assert "interrupt" not in kinds
+
+
+@pytest.mark.parametrize("time", [0, 0.0, timedelta(0), NOON, NOON - WEEK])
+def test_a_time_that_has_passed_stops_nothing(saver, clock, time):
+    node = nap(time)
+    app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock)
+    assert app.invoke({}, CONFIG)["log"] == ["awake"]
+    assert node.runs == ["nap"]
+
+
+@pytest.mark.parametrize("stop", [lambda: sleep(1), lambda: wait_until(NOON)])
+def test_only_a_node_sleeps(stop):
+    with pytest.raises(GraphRunnerError, match="inside a node"):
+        stop()

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import graphkit.worker
-from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig
+from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
@@ -17,7 +17,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
-from tests.support.graphs import LOG, FlakyNode, asking, log_node, make_chain, make_chain_of
+from tests.support.graphs import LOG, FlakyNode, asking, invoke, log_node, make_chain, make_chain_of
 from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status
 
@@ -96,6 +96,25 @@ def test_outputs_are_handed_out(saver):
     seen = []
     Worker(saver, app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
     assert seen == [("t", "b"), ("t", END)]
+
+
+def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
+    app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
+    app.invoke({}, RunnableConfig("t"))
+    answer(saver, "t", None)
+    assert Worker(saver, app).run(once=True) == 1
+    assert not saver.threads()
+
+
+def test_an_asynchronous_graph(saver):
+    async def node(state):
+        return {"log": interrupt("ok?")}
+
+    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
+    invoke(app, {}, how="async")
+    answer(saver, "t", "yes")
+    assert Worker(saver, app).run(once=True) == 1
+    assert log_of(saver) == ["yes"]
 
 
 # What is not
@@ -327,3 +346,12 @@ def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
             assert done.result(PATIENCE) == 0
         finally:
             worker._changes.close()
+
+
+def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
+    work = Work()
+    app = chain("a", "work", "c", work=work).compile(checkpoint_saver=saver, interrupt_before=["c"])
+    crash(app, "t", after="a")
+    assert work.stop_worker_of(app) == 1
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
+    assert Worker(saver, app).run(once=True) == 0

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from graphkit import BaseCheckpointSaver, HasVersions, abc
-from graphkit.abc import SupportsRemove
+from graphkit.abc import SupportsRemove, SupportsReplay
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
@@ -186,3 +186,12 @@ def test_the_contract_has_async_methods_for_what_an_application_awaits():
     }
     awaited = {"list", "get", "put", "put_writes", "get_writes", "release", "delete", "copy", "prune"}
     assert {name for name in found if name == name.lower()} == {f"a{name}" for name in awaited}
+
+
+def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():
+    class Hiding(SaverWrapper):
+        def list(self, config=None):
+            return []
+
+    assert isinstance(SaverWrapper(Capable()), SupportsReplay)
+    assert not isinstance(Hiding(Capable()), SupportsReplay)

@@ -757,17 +757,6 @@ def test_it_does_not_bleed_into_other_tasks_and_threads():
     assert get_principal() is None
 
 
-def test_a_run_asks_for_a_lock_only_where_it_takes_one():
-    def policy(principal, operation, thread_id, checkpoint_ns):
-        return operation != "run_lock" or checkpoint_ns.count("/") == 0
-
-    saver, own = (AccessControlledSaver(MemorySaver(), policy) for _ in range(2))
-    for innermost in (saver, own):
-        middle = make_app(own, inner=make_app(innermost, b=Principals()))
-        app = make_app(saver, middle=middle)
-        assert app.invoke({"n": 1}, "t")["n"] == 1
-
-
 # The ready policies
 
 

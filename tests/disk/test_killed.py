@@ -75,9 +75,7 @@ def make_step(root, steps, io):
 def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(steps, tmp_path, sweep):
     """For savers that had the store open all along, and for those that come afterwards. Either goes on first."""
     views = views_around(steps)
-    prepare(FileSystemSaver(tmp_path / "counted", fsync="never"), steps).close()
-    calls = count_calls(partial(make_step, tmp_path / "counted", steps))
-    for number in sweep.some(range(calls), 5):
+    for number in sweep.some(range(count_kills(tmp_path / "counted", steps)), 5):
         root = tmp_path / str(number)
         saver = prepare(FileSystemSaver(root, fsync="never"), steps)
         watcher = FileSystemSaver(root, fsync="never")
@@ -111,6 +109,15 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(steps, t
             assert found == {thread: {}}
         for used in savers:
             used.close()
+
+
+def count_kills(root, steps):
+    prepare(FileSystemSaver(root, fsync="never"), steps).close()
+    return count_calls(partial(make_step, root, steps))
+
+
+def test_these_were_hundreds_of_kills(tmp_path):
+    assert sum(count_kills(tmp_path / str(steps), steps) for steps in range(len(STEPS))) >= 150
 
 
 # Operations on many threads

@@ -54,6 +54,7 @@ def test_every_example_is_short_explained_and_tested(path):
     assert "\nShows: " in top
     assert f"\nRun:   python examples/{path.name}" in top
     assert "rints " in top
+
     integrations = ROOT / "tests" / "integrations"
     tests = [Path(__file__), *integrations.glob("test_*.py")]
     named = f'"{path.name}"'

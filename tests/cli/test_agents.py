@@ -223,6 +223,7 @@ def test_an_answer_is_kept_when_the_input_ends_before_the_next_one():
     (payload,) = last["waiting"]
     assert payload["arguments"] == {"number": 4}
     assert calls() == ["model", "cancel 3"]
+
     messages = [line["message"] for line in lines]
     assert [message["role"] for message in messages] == ["user", "assistant"], "one line for both calls"
     done = run("--thread", "bob", stdin="n\n")

@@ -147,5 +147,6 @@ def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_pa
         audited.put_writes("t", {"answer": Colour.RED})
     verify = ["audit", "verify", tmp_path / "log", "--store", tmp_path / "store"]
     assert graphkit(*verify).code == 0
+
     store.put("t", made(state))
     assert graphkit(*verify).code == 12

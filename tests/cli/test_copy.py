@@ -69,6 +69,7 @@ def test_a_dry_run_of_a_copy_to_another_store_refuses_what_the_copy_would(store,
     for name in ("empty", "missing", f"disk:{tmp_path / 'missing'}", f"sqlite:{tmp_path / 'missing'}"):
         would = graphkit("copy", store, "--to", name if ":" in name else tmp_path / name, "--dry-run")
         assert would.out.startswith("would copy 3 threads to "), name
+
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "runs"]
     assert [*(tmp_path / "empty").iterdir()] == []
 

@@ -171,6 +171,7 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
     assert "repair" not in done.err
     assert done.err.endswith("(cannot copy a; all others are done)\n")
     assert graphkit("verify", f"sqlite:{new}").code == 0
+
     with SqliteSaver(new) as saver:
         assert saver.threads() == ["b"]
         assert [checkpoint.state["value"] for checkpoint in saver.replay("b")] == texts["b"]

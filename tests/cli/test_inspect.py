@@ -112,6 +112,7 @@ def test_no_such_key(deep):
 def test_a_tree_is_cut_at_the_terminal_and_whole_in_a_pipe(deep):
     long = {"k": "x" * 300}
     FileSystemSaver(deep, fsync="never").put(RunnableConfig("l"), checkpoint(1, "n", END, long))
+
     assert len(graphkit("show", deep, "l", terminal=True, width=80).lines[-1]) == 80
     assert graphkit("show", deep, "l").lines[-1] == "k: " + "x" * 300
     assert graphkit("show", deep, "t").out.endswith(
@@ -218,6 +219,7 @@ def test_types_of_a_graph(runs, shop):
         assert read_json(*show, "place") == {"city": "Bern"}
         assert read_json(*show, "place.city") == "Bern"
     diff = graphkit("diff", runs, "t")
+
     assert diff.lines[-2] == '+ place: {"city": "Bern"}'
     assert graphkit("copy", runs, "t", "u").code == 0, "it moves bytes"
 

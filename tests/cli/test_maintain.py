@@ -239,6 +239,7 @@ def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle
     left_out = "(1 more waits for a human; --interrupted deletes those, too)"
     what = f"1 thread idle for 30min {left_out}"
     assert graphkit(*prune, "--dry-run").lines == [f"would delete {what}, {size}", "    order-18"]
+
     done = graphkit(*prune, terminal=True, stdin="y\n")
     assert done.err.startswith(f"delete {what}, {size}, for good? [y/N] ")
     assert done.out == f"deleted {what}\n"

@@ -255,6 +255,7 @@ def test_sigterm_while_a_node_prints_stops_at_the_node_boundary(tmp_path, runs, 
         process.send_signal(signal.SIGTERM)
         assert "stopping after the current node; press Ctrl-C again to stop now\n" in process.stderr.read()
         out, _ = process.communicate()
+
     assert process.returncode == 0
     assert out.splitlines()[-1] == "t stopped after 1 step and waits before b: pause"
     assert read_json("show", runs, "t")["state"] == {"n": 1}

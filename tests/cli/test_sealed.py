@@ -121,6 +121,7 @@ def test_rotate(sealed, keys):
     done = graphkit("rotate", sealed, "--key-file", keys)
     assert done.out.startswith("sealed 2 logs with the current key; these still hold bytes as they were")
     assert done.out.endswith("torn-1-9.bin\n")
+
     again = read_json("rotate", sealed, "order-18", "--key-file", keys)
     assert again["rewritten"] == []
     keys.write_text(new, encoding="utf-8")
@@ -205,6 +206,7 @@ def test_an_erased_thread_hides_nothing_and_can_be_deleted(erased, keys, tmp_pat
     for command in (["compact"], prune, [*prune, "--dry-run"]):
         assert erased(*command).code == 0, command
     assert erased(*prune, "order-17").code == 28
+
     done = erased("copy", "--to", f"sqlite:{tmp_path / 'again.db'}")
     assert_refused(done, 0, "passed over")
     assert erased("delete", "order-17", "--yes").code == 0

@@ -16,6 +16,7 @@ def submit(store, *options, app="shop:app"):
 def test_a_submitted_run_waits_for_a_worker(runs, shop):
     submitted = submit(runs, "-t", "t", "--meta", "user=anna")
     assert submitted.out == "t is queued\n"
+
     (row,) = read_json("threads", runs, "--status", "queued")
     assert row["metadata"]["user"] == "anna"
     shown = read_json("show", runs, "t")

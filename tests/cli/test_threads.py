@@ -101,6 +101,7 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     status = {row["thread"]: row["status"] for row in done.json}
     assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}
     assert "is damaged at byte" in done.json[2]["problem"]
+
     (damaged,) = read_json("threads", store, "--status", "damaged")
     assert damaged["thread"] == "order-18"
     assert graphkit("threads", store, "--newer", "1d").code == 0
@@ -113,6 +114,7 @@ def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
     damage(store, "order-19", offset=8)
     statuses = {row["thread"]: row["status"] for row in read_json("threads", store)}
     assert statuses["Order / 19"] == "damaged"  # a META record has the id
+
     (log,) = store.glob("t-order-19-*/log")
     header = log.read_bytes()[:64]
     log.write_bytes(header.ljust(600, b"?"))

@@ -102,6 +102,7 @@ def test_the_namespaces_of_a_version_may_be_others_than_those_of_the_active_hist
             source.put(RunnableConfig("t", checkpoint_ns=namespace), checkpoint(number, START, "a", {}))
     lines = list(export_threads(source))
     target = FileSystemSaver(tmp_path / "b", fsync="never")
+
     assert import_threads(target, lines).checkpoints == 5
     assert list(export_threads(target)) == lines
 
@@ -157,6 +158,7 @@ def test_only_a_list_that_goes_on_exactly_is_exported_as_what_it_grew_by():
     kinds = [next(iter(change), "same") for change in changes]
     other_kinds = {1: "extend", 3: "same", 10: "extend"}
     assert kinds == [other_kinds.get(number, "set") for number in range(len(LISTS))]
+
     target = MemorySaver()
     import_threads(target, lines)
     assert_same(source, target)
@@ -452,6 +454,7 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     target = FileSystemSaver(root, fsync="never", types=TYPES)
     assert import_threads(target, lines, format="logs").threads == ["t"]
     assert logs_of(root) == logs_of(tmp_path / "source")
+
     assert_same(source, target)
     assert list(target.versions_by_thread_id("t")) == [1]
     log = root / json.loads(lines[1])["directory"] / "log"

@@ -208,4 +208,5 @@ def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):
     timer = later(lambda: polled.put(AT, step("b", END)))
     done = graphkit("wait", "postgres:x", "order-17", "--timeout", "0.8")
     timer.join()
+
     assert (done.code, done.out) == (0, "order-17 is finished\n")

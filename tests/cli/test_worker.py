@@ -230,6 +230,7 @@ def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, 
         assert (code, [line for line in err.splitlines() if "stopping" not in line]) == (0, [])
         taken += rest[-1]["runs"]
     steps = [f"{thread} {node}" for thread in threads for node in ("draft", "held", "publish")]
+
     assert work(place) == dict.fromkeys(steps, 1)
     for thread in threads:
         assert log_of(saver, thread) == STORY

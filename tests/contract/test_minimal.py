@@ -54,6 +54,7 @@ def test_a_saver_without_namespaces_has_the_root_only():
     assert saver.namespaces("t") == [""]
     assert saver.version_namespaces("t", 1) == [""]
     assert saver.interrupts("t") == []
+
     saver.copy("t", "u")
     assert [checkpoint.id for checkpoint in saver.list("u")] == [checkpoint.id for checkpoint in saver.list("t")]
     assert saver.delete("u")
@@ -191,6 +192,7 @@ def everything(saver, thread="t"):
 def test_the_namespaces_of_embedded_graphs_are_found():
     saver = ListSaver()
     assert list(saver.namespaces("t")) == []
+
     graph_with_embedded_graphs(saver).invoke({"n": 0}, RunnableConfig("t"))
     assert list(saver.namespaces("t")) == EMBEDDED
     assert list(saver.namespaces("other")) == []
@@ -207,6 +209,7 @@ def test_what_waits_in_an_embedded_graph_is_found_and_survives_a_prune():
     (waiting,) = saver.interrupts("t")
     assert waiting.checkpoint_ns == "in%2Fner/deep"
     assert waiting.payload == 1
+
     before = everything(saver)
     assert saver.prune("t", keep_last=1) == 1
     assert everything(saver) == before | {"": before[""][:1]}
@@ -278,4 +281,5 @@ def test_prune_waits_for_a_run():
                 waiter.result(0.1)
             saver.put(RunnableConfig("t"), made({"n": 3}))
         assert waiter.result(60) == 3
+
     assert [checkpoint.state["n"] for checkpoint in saver.list(RunnableConfig("t"))] == [3]

@@ -485,6 +485,7 @@ def test_an_id_that_a_history_has_twice_is_no_finding_and_a_forgery_under_it_is(
     log, store, saver = open_audited(tmp_path, open_store)
     put_id(saver, "x", 1)
     put_id(saver, "y", 2)
+
     for _ in operate(saver) or ():
         assert log.verify(store).problems == ()
     assert log.verify(store).problems == ()

@@ -225,6 +225,7 @@ def test_a_block_that_expands_to_more_than_the_machine_has(tmp_path, forge, laun
     size = 3 * GIB
     bomb = zlib.compress(bytes(MORE) * 350, 1)
     assert len(bomb) < 8 * MORE
+
     ops = packed(size, bomb)
     forge(ops, ["k", None], bomb)
     done = launcher.run("-c", REAL, tmp_path)

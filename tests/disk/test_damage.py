@@ -426,6 +426,7 @@ def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(open
     saver = opener()
     plan = saver.repair(dry_run=True)
     assert path.read_bytes() == data
+
     report = saver.repair()
     assert plan == dataclasses.replace(report, dry_run=True)
     assert (report.finished, report.files[0].unfinished) == (("t",), unfinished)

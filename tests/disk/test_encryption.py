@@ -114,6 +114,7 @@ def test_no_file_ever_has_plaintext(tmp_path):
         assert_no_plaintext(root)
         saver.delete("u")
     assert_no_plaintext(root)
+
     assert io.written > 50_000
 
 
@@ -173,6 +174,7 @@ def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path)
         (file,) = [file for file in report.files if file.before.state == "damaged"]
         assert "'current'" in file.refused
     assert path.read_bytes() == data
+
     with open_saver(root) as saver, quiet():
         assert saver.repair().ok
         assert len(saver.list(CONFIG)) > 4

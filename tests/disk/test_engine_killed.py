@@ -147,6 +147,7 @@ def reference(tmp_path_factory, run):
     calls = run(directory)
     done = Counter(logged(directory))
     assert set(done.values()) == {1}
+
     undisturbed = outcome(directory)
     state = undisturbed[0]
     of_a_round = 5 * 1 + 10 + 1 + 100

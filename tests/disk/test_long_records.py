@@ -252,6 +252,7 @@ def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path
         assert saver.threads() == ["t"]
     assert locate_log(tmp_path).read_bytes() == before
     assert not locate_log(tmp_path, "new").exists()
+
     expect(tmp_path, states)
 
 

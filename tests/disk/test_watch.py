@@ -315,6 +315,7 @@ def test_without_events_it_polls_and_reports_it(saver, config, caplog, monkeypat
         assert ids(found) == written
         saver.release(config)
         assert until(watch, lambda change: change.kind == "release")
+
     assert saver.wait_for_resume("t", 0) is True
 
 

@@ -52,6 +52,7 @@ def test_the_path_of_a_node():
 def test_the_last_released_history(tmp_path, kind):
     saver = kind(tmp_path) if kind is FileSystemSaver else kind()
     app = graph_of(lambda state: {"n": state["n"] + 1}).compile(checkpoint_saver=saver)
+
     assert saver.lastTag("t") is None
 
     for n in (1, 5):

@@ -144,6 +144,7 @@ def test_an_id_is_appended_again_though_the_log_is_replaced_meanwhile(url, monke
     keep_last = 3 if is_stored else 2
     act_beside(monkeypatch, "create", lambda: other.prune("t", keep_last=keep_last), is_done=is_stored)
     late.put(CONFIG, again)
+
     for saver in (late, other):
         assert numbers(saver.list(CONFIG)) == [3, 2, 1]
 
@@ -183,6 +184,7 @@ def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, 
         "delete": ([10, 3, 2, 1, 0], [10]),
     }
     assert left in allowed[change]
+
     if change == "release":
         assert find_everywhere(after, child) == [0, 1, 2, 3]
         versions = [numbers(after.tag(CONFIG, each).checkpoints) for each in after.versions_by_thread_id("t")]
@@ -391,11 +393,14 @@ def test_a_nested_history_is_in_one_place_after_a_release_beside_a_writer(
     if next(calls) <= count:
         change(other, nested, oldest)
     allowed = {remove_oldest: ([0, 1, 2], [1, 2]), finish_and_go_on: ([0, 1, 2, 3],)}
+
     for again in (other, saver):
         assert find_everywhere(again, nested) in allowed[change]
+
     if change is finish_and_go_on:
         assert numbers(other.list(CONFIG)) == numbers(other.list(CONFIG.replace(checkpoint_ns="new")))
     saver.put(nested, make(4))
+
     assert 4 in numbers(other.list(nested))
 
 

@@ -69,6 +69,7 @@ def test_another_version_of_the_schema_is_refused_and_left_alone(database, open_
     database.write(f"UPDATE {database.names.meta} SET value = ?", (version,))
     other = open_database()
     advice = "upgrade graphkit" if version == SCHEMA_VERSION + 1 else "restore a backup"
+
     with pytest.raises(CheckpointFormatError, match=advice):
         other.has_tables()
     with pytest.raises(CheckpointFormatError, match=advice):

@@ -40,6 +40,7 @@ def test_a_single_connection_may_be_passed_in(guest, schema, autocommit):
             assert saver.prune("t", keep_last=1) == OFTEN - 1
         assert saver.get(thread).state["n"] == OFTEN - 1
         assert saver.opener() is None
+
     assert guest.autocommit == autocommit
     assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert guest.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]

@@ -48,6 +48,7 @@ def test_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options)
         app = graph.compile(**config.compile_options())
         with app.compile_config.saver:
             assert app.invoke({}, RunnableConfig("t"))["n"] == expected
+
     with pytest.raises(CheckpointerConfigurationError, match=next(iter(checkpoint["options"]))):
         get_saver(kind)
 

@@ -313,6 +313,7 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
         for number in range(12):
             saver.put(thread, made({"n": number}, metadata={"text": f"{number} " * 2_000}))
     sizes = [saver._store.shared_log(thread, "").frames.bytes.kept_size for thread in threads]
+
     assert sizes[0] == 0
     assert sizes[-1] > 20_000
     assert sum(sizes) <= 200_000

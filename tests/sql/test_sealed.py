@@ -195,6 +195,7 @@ def test_without_the_key_nothing_is_read_or_changed(store, wrong):
     with store(cipher=NEW) as saver:
         before = view(saver)
         logs = logs_of(saver)
+
     for operation in READS if logs else READS.keys() - IN_COLUMNS:
         with store(cipher=WRONG[wrong]) as saver, pytest.raises(CheckpointKeyError, match="'current'") as caught:
             READS[operation](saver)
@@ -403,6 +404,7 @@ def test_a_release_that_was_rotated_before_a_watch_read_it_is_a_release(open_sav
         assert len(saver.rotate().rewritten) == 1
         saver.put(CONFIG, made(3))
         second, release, third = (watch.get(30) for _ in range(3))
+
     assert (second.kind, release.kind, third.kind) == ("checkpoint", "release", "checkpoint")
     assert second.checkpoint.metadata["plain_step"] == "plain2"
     assert release.at is not None

@@ -47,6 +47,7 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
     begin(saver, tmp_path, threads[:half])
     for _ in range(4):
         assert start_flow("serve", str(tmp_path), None).stdout.readline() == "serving\n"
+
     for thread in threads[half:]:
         submit(saver, {}, thread)
     wait_until(saver, threads, "interrupted")
@@ -54,6 +55,7 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
     wait_until(saver, threads, "finished")
     for process in answering:
         assert process.wait(PATIENCE) == 0
+
     lines = (tmp_path / "work").read_text().splitlines()
     each_step = itertools.product(threads, ("draft", "publish"))
     assert Counter(tuple(line.split()[:2]) for line in lines) == dict.fromkeys(each_step, 1)

@@ -502,6 +502,7 @@ def test_a_config_keeps_its_principal_which_is_no_part_of_its_value():
     bare = RunnableConfig("t")
     config = bare.with_principal("ann")
     pickled = pickle.loads(pickle.dumps(config))
+
     assert pickled.principal == config.replace(checkpoint_ns="n").principal == "ann"
     assert config["configurable"]["principal"] == "ann"
     assert config == bare
@@ -530,6 +531,7 @@ RUN = {"get", "get_writes", "put", "put_writes", "run_lock"}
 def test_a_run_that_lacks_a_right_fails_before_its_first_node(operation):
     inner, ran = MemorySaver(), Principals()
     app = make_app(AccessControlledSaver(inner, Recording(operation)), a=ran)
+
     for how in ("sync", "async"):
         with pytest.raises(AccessDeniedError) as caught:
             invoke(app, {"n": 1}, "t", how=how)
@@ -785,6 +787,7 @@ def test_a_thread_is_refused_to_others_than_its_owner(owned, principal):
                 assert is_refused(operation, thread)
             assert is_refused(owned.put, thread, made({"n": 2}))
         assert owned.threads() == []
+
     assert is_refused(owned.put, "new", made({"n": 1})), "nobody owns no thread"
 
 
@@ -837,6 +840,7 @@ def test_a_run_makes_a_thread_of_its_own(owned):
         owned.put("u", made({"n": 1}))
 
     checkpoints = [*owned.delegate.list("t"), *owned.delegate.list("u")]
+
     assert {checkpoint.metadata["owner"] for checkpoint in checkpoints} == {"ann"}
 
 

@@ -167,6 +167,7 @@ def test_a_record_has_the_outcome_of_an_operation_and_its_checkpoint(log):
     saver.put(CONFIG, checkpoint)
     with pytest.raises(CheckpointNotFoundError):
         saver.put(CONFIG.with_check_point_id("none"), made({"n": 2}))
+
     saver.put(CONFIG.with_check_point_id(checkpoint.id), made({"n": 3}))
     latest = saver.get(CONFIG).id
     saver.add_tags(CONFIG, "good")
@@ -380,6 +381,7 @@ def test_keyed_names_are_not_looked_for_without_the_key(tmp_path, named):
     with acting_as("ann"):
         audit(log).put(RunnableConfig("t"), CHECKPOINT)
     assert len(log.records(**named)) == 1
+
     for other in (None, b"another key of 16"):
         keyless = AuditLog(tmp_path / "log", digest_key=other)
         assert len(keyless.records(operation="put")) == 1

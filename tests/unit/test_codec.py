@@ -336,6 +336,7 @@ def test_a_root_model_can_be_stored_again_after_it_was_read():
 def test_registering():
     codec = Codec([Outer])
     assert set(codec.types.values()) == {Outer, Colour, Note, Point}
+
     codec.register(Outer, Outer)
     codec.register_as("strict", Strict)
     assert codec.types["strict"] is Strict
@@ -364,6 +365,7 @@ def test_annotations_that_cannot_be_evaluated_are_left_alone():
 @pytest.mark.requirement("promise 7")
 def test_unknown_types_are_named_and_their_fields_are_at_hand():
     data = CODEC.pack([Note("x", [1])])
+
     with pytest.raises(CheckpointSerializationError, match="not registered") as caught:
         Codec().unpack(data, "messages")
     assert caught.value.path == "messages"
@@ -411,6 +413,7 @@ def test_an_object_in_a_set_that_has_no_hash_any_more_is_no_damage(wrap):
     mutable = dataclass(type("Tag", (), {"__annotations__": {"name": str}, "__module__": __name__}))
     codec = Codec()
     codec.register_as(f"{__name__}.{Tag.__qualname__}", mutable)
+
     with pytest.raises(CheckpointSerializationError, match="cannot be in a set or be a key") as caught:
         codec.unpack(data, "tags")
     assert (caught.value.path, caught.value.type_name) == ("tags", f"{__name__}.Tag")

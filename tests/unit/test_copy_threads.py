@@ -111,6 +111,7 @@ def test_only_the_chosen_threads_are_copied():
         put_one(source, thread)
     steps = []
     copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
+
     assert steps == [(1, 2, "c"), (2, 2, "a")]
     with pytest.raises(CheckpointNotFoundError, match="'x'"):
         copy_threads(source, target, ["b", "x"])
@@ -260,6 +261,7 @@ def test_a_thread_that_cannot_be_copied_does_not_stop_the_others():
         pytest.raises(CheckpointConflictError) as caught,
     ):
         pool.submit(copy_threads, source, target, progress=lambda *step: done.append(step)).result()
+
     message = str(caught.value)
 
     assert message.endswith(" (cannot copy t01, t03; all others are done)")

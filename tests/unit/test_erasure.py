@@ -324,6 +324,7 @@ def test_a_ledger_has_keyed_hashes_and_times_only(ledger, tmp_path):
         each.record("ann@example.org")
     text = (tmp_path / "ledger").read_text()
     first, second = (line.split()[1] for line in text.split("\n\n"))
+
     assert first == second
     assert first not in (tmp_path / "other").read_text()
     assert "ann" not in text

@@ -998,5 +998,6 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(tmp_path_factory, data, sequ
         forks = [part for part in sequence if not isinstance(part, str)]
         branches = [branch for _, branches, _ in forks for branch in branches]
         once = {name for branch in branches for name, _ in expected(branch, 0)}
+
     for name in once:
         assert scene.finished.count(name) == 1

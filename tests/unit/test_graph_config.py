@@ -116,6 +116,7 @@ def test_a_store_is_looked_up_when_the_graph_is_made_and_only_if_it_saves():
     nowhere = GraphConfig(checkpoint=CheckpointConfig(store="nowhere", interval=1))
     with pytest.raises(CheckpointerConfigurationError, match="unknown checkpoint store 'nowhere'"):
         nowhere.compile_options()
+
     off = nowhere.merge(GraphConfig(checkpoint=CheckpointConfig(interval=0)))
     assert off.compile_options()["checkpoint_saver"] is None
     for store in (None, ""):

@@ -201,6 +201,7 @@ def test_events_below_every_level_are_not_made():
     for level in Level:
         outbox.post(f"at {level}", level)
     outbox.close()
+
     assert [event.level for event in calm.events] == ["warning", "error"]
     assert [event.level for event in curious.events] == ["info", "warning", "error"]
     with pytest.raises(KeyError):

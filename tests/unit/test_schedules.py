@@ -108,6 +108,7 @@ def test_the_times_are_the_same_wherever_the_search_begins(cron, end):
 def test_each_due_time_gets_a_thread_of_its_own(saver, app, clock):
     Worker(saver, app, clock=clock).schedule("report", "0 9 * * 1-5", {}, timezone=ZURICH)
     assert serve(saver, app, clock) == 0
+
     for pause in (23.5 * HOUR, DAY):  # 9:00 in Zurich
         clock.advance(pause)
         assert serve(saver, app, clock) == 1

@@ -90,6 +90,7 @@ def test_every_change_makes_another_state():
 def test_provenance_goes_along_and_merge_keeps_the_left_one():
     left = State({"a": 1}).set_checkpoint_node("left")
     right = State({"a": 2, "b": 3}).set_checkpoint_node("right")
+
     for changed in (left.clone(), left.set("x", 1), left.merge(right)):
         assert changed.run_id == left.run_id
         assert changed.checkpoint_node == "left"
@@ -145,11 +146,13 @@ def test_json_has_the_names_of_go_and_no_observer():
     got = []
     state = State({"n": 1, "deep": {"list": [None, True, "x", 1.5]}}, got.append).set_checkpoint_node("ingest")
     text = state.to_json()
+
     assert list(json.loads(text)) == ["data", "run_id", "checkpoint_node", "timestamp"]
     assert "observer" not in text
 
     assert State.from_json(text) == state
     assert State.from_json(text).clone().set("n", 2).get("n") == (2, True), "it has no observer, and does not mind"
+
     State.from_json(text.encode(), got.append).set("n", 3)
     assert types_of(got) == ["state.create", "state.set"]
 
@@ -218,6 +221,7 @@ def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):
 
     merged = State().set_secret("other", 1).merge(state)
     assert merged.get_secret("other") == (1, True)
+
     changes = (state.clone(), state.set("k", 2), state.merge({"k": 3}), state.set_checkpoint_node("n"))
     for each in (state, *changes, merged):
         assert each.get_secret("token") == ("hunter2", True)
@@ -250,6 +254,7 @@ def test_a_state_in_the_state_of_a_graph_keeps_its_secrets_and_is_not_stored(tmp
 
     graph.compile().invoke({"inner": state})
     assert seen == [("hunter2", True)]
+
     app = graph.compile(checkpoint_saver=FileSystemSaver(tmp_path, fsync="never", compression=None))
     with pytest.raises(CheckpointSerializationError, match="cannot be stored"):
         app.invoke({"inner": state}, RunnableConfig("t"))
@@ -277,6 +282,7 @@ def test_delete(store):
     assert store.delete(one.run_id) is None
     with pytest.raises(CheckpointNotFoundError, match=one.run_id):
         store.load(one.run_id)
+
     store.delete(one.run_id)
     assert store.load(two.run_id) == two
 

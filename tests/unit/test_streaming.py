@@ -342,6 +342,7 @@ def test_each_mode_gets_what_it_shows_alone(go):
     items = go(app, {}, stream_mode=["updates", "snapshots"])
 
     (first, update), (second, snapshot) = [(mode, item) for mode, item in items if item.node == "node"]
+
     assert (first, second) == (StreamMode.UPDATES, StreamMode.SNAPSHOTS)
     assert update.update == {"node": {"log": ["node"]}}
     assert snapshot.checkpoint_id

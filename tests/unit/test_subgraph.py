@@ -686,6 +686,7 @@ def test_an_unknown_namespace_is_an_error(saver):
         for look in (graph.get_state, graph.get_state_history, lambda at: graph.update_state(at, {})):
             with pytest.raises(errors.GraphRunnerError, match="no subgraph at checkpoint_ns"):
                 look(config)
+
     with pytest.raises(errors.CheckpointNotFoundError):
         graph.get_state(RunnableConfig("u", checkpoint_ns="s"))
 

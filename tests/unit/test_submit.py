@@ -77,6 +77,7 @@ def make_app(saver, schema=LOG, **options):
 def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     assert app.submit({"log": "in"}, T) == T
     assert status(saver) == "queued"
+
     (checkpoint,) = saver.list(T)
     assert checkpoint.node_id == START
     assert checkpoint.next_node_id == START
@@ -320,6 +321,7 @@ def test_a_failed_thread_takes_a_new_run(saver):
 def test_the_same_key_submits_once(app, saver):
     first = app.submit({"log": "one"}, key="order-17")
     before = contents(saver, first.thread)
+
     assert app.submit({"log": "two"}, key="order-17") == first
     assert contents(saver, first.thread) == before
 
@@ -434,6 +436,7 @@ def test_a_run_goes_to_the_graph_that_it_was_submitted_to(store):
     submit(store, {}, "missing", graph_id="three")
     submit(store, {}, RunnableConfig("odd", metadata={"graphkit:graph_id": ["one"]}))
     assert Worker(store, graphs).run(once=True) == 2
+
     for thread in ("t", "u"):
         operations.answer(store, thread, "yes")
     assert Worker(store, graphs).run(once=True) == 2

@@ -215,6 +215,7 @@ def test_no_time_ends_a_pause(saver, clock, waits, depth):
     clock.advance(HOUR)
     assert Worker(saver, app).run(once=True) == 0
     assert status(saver) == "interrupted"
+
     answer = GraphResume("no") if waits == "timer" else None
     assert app.invoke(answer, T)["log"] == ["s", "no", "awake", "b", "c", "j"]
 
@@ -294,6 +295,7 @@ def test_reminders_end_with_the_answer(saver, clock):
     worker.run(once=True)
     operations.answer(saver, "t", "yes", clock=clock)
     clock.advance(HOUR * 5)
+
     assert worker.run(once=True) == 1
     assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
 
@@ -336,6 +338,7 @@ def test_one_of_two_workers_posts_a_reminder(saver, sweep):
             assert monotonic() < end
             sleep_here(0.01)
     reminded = [thread for thread, *_ in reminders_of(events)]
+
     assert sorted(reminded) == sorted(threads)
 
 

@@ -64,6 +64,7 @@ def test_a_run_sleeps_until_its_timer_is_due(saver, clock, time):
     node = nap(time)
     app = make_chain(a=log_node("a"), nap=node, b=log_node("b")).compile(checkpoint_saver=saver, clock=clock)
     stop = app.invoke_final({}, CONFIG)
+
     assert (stop.node, stop.reason(), stop.due) == ("nap", "timer", NOON + HOUR)
     assert status(saver) == "sleeping"
 
@@ -86,6 +87,7 @@ def test_no_human_sees_a_timer(saver, clock):
     events = []
     app = make_chain(nap=nap(60)).compile(checkpoint_saver=saver, clock=clock, observers=events.append)
     assert app.invoke({}, CONFIG).interrupts == ()
+
     (event,) = [event for event in events if event.type in {"timer.set", "interrupt.raised"}]
     assert event.type == "timer.set"
     assert event.node_id == "nap"
@@ -147,6 +149,7 @@ def test_a_time_that_has_passed_counts_as_a_call(saver, clock):
 
     app = make_chain(node=node).compile(checkpoint_saver=saver, clock=clock)
     assert app.invoke({}, CONFIG).interrupts[0].payload == "first?"
+
     app.invoke(None, CONFIG)  # asks again
     assert app.invoke_final(GraphResume(1), CONFIG).due == NOON + HOUR
     clock.advance(HOUR)
@@ -289,7 +292,9 @@ def test_a_nested_graph_sleeps(saver, clock, how, embedded):
     app = graph.compile(checkpoint_saver=saver, clock=clock)
 
     stop = run(app, {}, how=how)
+
     assert (stop.due, stop.state.interrupts) == (NOON + MINUTE, ())
+
     assert_no_human_is_asked(saver, app)
     before = contents(saver)
     assert run(app, None, how=how).due == stop.due

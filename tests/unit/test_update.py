@@ -185,6 +185,7 @@ def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
     compiled.invoke({}, CONFIG)
     with pytest.raises(KeyboardInterrupt):
         compiled.invoke(GraphResume({"log": "ok"}), CONFIG)
+
     compiled.update_state(CONFIG, {"log": "u"})
     assert saver.interrupts("t") == []
     assert compiled.invoke_final(None, CONFIG).is_end

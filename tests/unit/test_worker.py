@@ -41,6 +41,7 @@ def crash(app, thread, after):
 def test_an_answered_run_goes_on(saver):
     app = chain("a", "ask", "b", ask=asking("ok?")).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
+
     assert Worker(saver, app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
 
@@ -141,6 +142,7 @@ def test_a_failed_run_waits_for_a_human(saver, caplog):
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("t"))
     assert Worker(saver, app).run(once=True) == 0
+
     crash(app, "u", after="a")
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(saver, app).run(once=True) == 1
@@ -302,9 +304,11 @@ def test_a_stopped_worker_leaves_a_run_that_others_paused(saver, is_nested):
     work = Work()
     app = app_with(work, saver, is_nested=is_nested)
     crash(app, "t", after="a")
+
     assert work.stop_worker_of(app, before=lambda: pause(saver, "t")) == 1
     assert [stop.when for stop in saver.interrupts("t")] == ["before"]
     assert Worker(saver, app).run(once=True) == 0
+
     answer(saver, "t", None)
     assert Worker(saver, app).run(once=True) == 1
 

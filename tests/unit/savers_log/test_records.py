@@ -87,6 +87,7 @@ def test_a_flipped_bit_is_damage_and_what_is_before_it_is_yielded():
             found.extend(records_of(bad).scan(HEADER_SIZE, len(bad), 0))
         assert refused.value.offset == victim.offset
         assert found == frames[:6]
+
     for reader in (records_of(bad).read, records_of(bad).read_run):
         with pytest.raises(CheckpointCorruptionError):
             reader(victim.offset, victim.end)

@@ -8,6 +8,7 @@ nothing of graphkit's tests, because the package `tests` is LangGraph's in that 
 import importlib
 import os
 import tempfile
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,11 +120,27 @@ def make_fixtures():
 
 
 class MadeCheckpointer(FileSystemCheckpointSaver):
-    """For InMemorySaver."""
+    """For InMemorySaver and SqliteSaver."""
 
     def __init__(self, *, serde=None, factory=None):
         options = _Made.options if serde is None else _Made.options | {"serde": serde}
         super().__init__(new_directory(), **options)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, conn_string):
+        with cls() as checkpointer:
+            yield checkpointer
+
+
+class MadeAsyncCheckpointer(MadeCheckpointer):
+    """For AsyncSqliteSaver."""
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(cls, conn_string):
+        async with cls() as checkpointer:
+            yield checkpointer
 
 
 def replace_savers():
@@ -131,6 +148,8 @@ def replace_savers():
     import langgraph_suite_stores as stores
 
     replace("langgraph.checkpoint.memory", InMemorySaver=MadeCheckpointer, MemorySaver=MadeCheckpointer)
+    replace("langgraph.checkpoint.sqlite", SqliteSaver=MadeCheckpointer)
+    replace("langgraph.checkpoint.sqlite.aio", AsyncSqliteSaver=MadeAsyncCheckpointer)
     replace("langgraph.store.memory", InMemoryStore=stores.MadeStore)
     replace("langgraph.store.sqlite", SqliteStore=stores.MadeStore, AsyncSqliteStore=stores.MadeAsyncStore)
     replace("langgraph.store.sqlite.aio", AsyncSqliteStore=stores.MadeAsyncStore)

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.sweep(0)
 
 VARIANTS = ["default", "never", "lenient", "sqlite", "postgres"]
 PRIVATE = "looks into private attributes of LangGraph's saver"
+PLAIN_DATA = "a strict serializer of LangGraph returns plain data in place of a class; ours raises, see on_blocked_type"
 REFUSED_IN_SQL = "SQL refuses some keys of a filter"
+NO_VERSION = "puts a channel value that channel_versions does not name, which only SqliteSaver stores"
 
 MADE = {
     "test_channels::test_delta_channel_snapshot_version_based": PRIVATE,
@@ -29,6 +31,40 @@ WITH_TYPES = {
 }
 """Tests whose states have classes of the application."""
 
+MEMORY = {
+    "test_memory::test_memory_saver_strict_blocks_unregistered": PLAIN_DATA,
+    "test_memory::test_memory_saver_with_allowlist_proxy_isolated": PLAIN_DATA,
+    "test_memory.TestInMemorySaverDeltaChannel::test_load_blobs_omits_delta_channel": PRIVATE,
+    "test_memory.TestInMemorySaverDeltaChannel::test_get_channel_writes_collects_ancestor_writes_only": PRIVATE,
+    "test_memory.TestInMemorySaverDeltaChannel::test_get_channel_writes_at_root_returns_empty": PRIVATE,
+    "test_memory.TestBaseFallbackGetChannelWrites::test_fallback_returns_ancestor_writes_oldest_first": PRIVATE,
+    "test_memory.TestBaseFallbackGetChannelWrites::test_async_fallback_returns_ancestor_writes_oldest_first": PRIVATE,
+    "test_memory.TestBaseFallbackGetChannelWrites::test_async_fallback_concurrent_tasks_do_not_interfere": PRIVATE,
+    "test_memory.TestPreDeltaBlobTerminator::test_seed_from_pre_delta_ancestor_blob": PRIVATE,
+    "test_memory.TestPreDeltaBlobTerminator::test_seed_bounds_walk_without_dropping_its_own_writes": PRIVATE,
+}
+BELOW, ABOVE = "[parent_id_sorts_below_child]", "[parent_id_sorts_above_child]"
+SQLITE = {
+    "test_sqlite.TestSqliteSaver::test_informative_async_errors": "SqliteSaver refuses async methods; ours has them",
+    "test_sqlite.TestSqliteSaver::test_checkpoint_search_sql_injection_prevention": REFUSED_IN_SQL,
+    "test_sqlite.TestSqliteSaver::test_metadata_filter_keys_with_hyphens_and_digits": "a dot in a key is a path in SQL",
+    f"test_delta_parent_walk::test_sync_walk_reaches_parent_whatever_the_id_order{BELOW}": NO_VERSION,
+    f"test_delta_parent_walk::test_sync_walk_reaches_parent_whatever_the_id_order{ABOVE}": NO_VERSION,
+    f"test_delta_parent_walk::test_async_walk_reaches_parent_whatever_the_id_order{BELOW}": NO_VERSION,
+    f"test_delta_parent_walk::test_async_walk_reaches_parent_whatever_the_id_order{ABOVE}": NO_VERSION,
+    "test_delta_parent_walk::test_sync_empty_checkpoint_id_reads_from_the_latest_checkpoint": NO_VERSION,
+    "test_delta_parent_walk::test_async_empty_checkpoint_id_reads_from_the_latest_checkpoint": NO_VERSION,
+    "test_delta_parent_walk::test_walk_reaches_root_of_long_chain_with_descending_ids": NO_VERSION,
+    "test_delta_parent_walk::test_walk_step_looks_up_the_parent_by_primary_key": PRIVATE,
+}
+SQLITE_FILES = [
+    "test_sqlite.py",
+    "test_aiosqlite.py",
+    "test_delta_channel_migration.py",
+    "test_delta_parent_walk.py",
+    "test_get_delta_channel_history.py",
+]
+"""Not the tests of SQLite's own tables."""
 
 CACHE = {"test_redis_cache.TestRedisCache::test_corrupted_data_handling": "writes into Redis"}
 ASYNC_ONLY = "AsyncSqliteStore refuses synchronous calls; ours has them"
@@ -92,6 +128,13 @@ def test_tests_that_make_an_in_memory_saver(suites):
     files = suites.files_with("langgraph", "MemorySaver")
     outcome = suites.run("langgraph", files, "--graphkit=default", "--take=neither")
     assert_outcome(outcome, passed=843, made=294, failed=MADE)
+
+
+def test_tests_of_langgraphs_own_savers(suites):
+    memory = suites.run("langgraph-checkpoint", ["test_memory.py"], "--graphkit=default")
+    assert_outcome(memory, passed=7, made=7, failed=MEMORY)
+    sqlite = suites.run("langgraph-checkpoint-sqlite", SQLITE_FILES, "--graphkit=default")
+    assert_outcome(sqlite, passed=20, made=17, failed=SQLITE)
 
 
 def test_tests_that_take_a_store_or_a_cache(suites):

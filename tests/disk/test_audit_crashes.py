@@ -7,13 +7,21 @@ import os
 import random
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from graphkit import CheckpointStorageError, RunnableConfig
+from graphkit import (
+    Checkpoint,
+    CheckpointConflictError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    RunnableConfig,
+    ThreadBusyError,
+)
 from graphkit.saver_kit import freeze
-from savers import AuditedSaver, AuditLog, FileSystemSaver, MemorySaver
+from savers import AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.disk.crashes import fixed
 from tests.disk.simfs import Disk, SimFS
 from tests.support.audit_logs import list_files, replace_pause
@@ -352,3 +360,56 @@ def test_an_operation_within_another_one_on_the_same_keys_is_no_finding(tmp_path
     monkeypatch.setattr(store, operation, operate_and_let_others)
     getattr(saver, operation)(*arguments)
     assert saver.log.verify(saver).problems == ()
+
+
+def do_something(saver, config, rng):
+    match rng.choice(["put"] * 6 + ["writes"] * 4 + ["tags"] * 2 + ["replace"] * 3 + ["whole thread"]):
+        case "put":
+            saver.put(config, made(rng.random()))
+        case "writes":
+            saver.put_writes(config, {rng.choice(["a", "b"]): rng.random()})
+        case "tags":
+            rng.choice([saver.add_tags, saver.remove_tags])(config, rng.choice(["x", "y"]))
+        case "replace":
+            listed = saver.list(config)
+            if listed:
+                replaced = rng.choice(listed).id
+                new = rng.choice([None, replaced])
+                checkpoint = Checkpoint(id=new, node_id="a", next_node_id="b", state={"n": rng.random()})
+                saver.put(config.with_check_point_id(replaced), checkpoint)
+        case _:
+            change = rng.choice([
+                lambda: saver.delete(config.thread),
+                lambda: saver.release(RunnableConfig(config.thread)),
+                lambda: saver.prune(config.thread, keep_last=2),
+                lambda: saver.prune(keep_last=3),
+                lambda: saver.copy(config.thread, f"copy {rng.random()}"),
+            ])  # fmt: skip
+            change()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sweep(3)
+def test_operations_on_the_same_keys_at_once_are_no_finding(tmp_path, seed):
+    log = AuditLog(tmp_path / "log")
+    saver = AuditedSaver(VersionedMemorySaver(), log)
+    failures = []
+
+    def operate(number):
+        rng = random.Random(f"{seed} {number}")
+        try:
+            for _ in range(25):
+                config = RunnableConfig(rng.choice("tu"), checkpoint_ns=rng.choice(["", "inner"]))
+                with suppress(CheckpointNotFoundError, CheckpointConflictError, ThreadBusyError):
+                    do_something(saver, config, rng)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=operate, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert log.verify(saver).problems == ()

@@ -212,6 +212,23 @@ def test_a_directory_without_threads_is_verified(runs, tmp_path):
     assert graphkit("repair", tmp_path / "memory").lines[0].startswith("langgraph-store: kept 3 items")
 
 
+def test_the_classes_report_what_the_command_does(runs):
+    with FileSystemStore(runs) as store, FileSystemCache(runs) as cache:
+        assert store.verify().ok is True
+        assert store.verify().entries == COUNT
+        assert cache.verify().entries == COUNT
+        offset = damage(runs, "langgraph-store")
+        report = store.verify()
+        assert isinstance(report, EntriesReport)
+        assert report.ok is False
+        assert report.state == "damaged"
+        assert report.entries == COUNT - 1
+        assert report.offset < offset < report.offset + report.lost
+        assert store.repair() == report.lost
+        assert store.verify().ok
+    assert graphkit("verify", runs).code == graphkit("repair", runs).code == 0
+
+
 def test_the_commands_need_no_langgraph(runs):
     damage(runs, "langgraph-cache")
     done = run_without_langgraph("repair", runs)

@@ -201,6 +201,17 @@ def note_deletion(monkeypatch, wanted, failures):
     return deleted
 
 
+def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
+    fill(tmp_path)
+    monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))
+    refused = CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))
+    deleted = note_deletion(monkeypatch, "old", [refused])
+    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
+        assert deleted.wait(WAIT)
+        assert saver.store.threads() == ["own", "recent"]
+    assert "cannot delete old; all others are done" in caplog.text
+
+
 def test_a_sweep_in_the_background_logs_an_error_and_tries_again_in_the_next_round(tmp_path, monkeypatch, caplog):
     fill(tmp_path)
     monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))

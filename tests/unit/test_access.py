@@ -34,10 +34,12 @@ from graphkit.saver_kit import get_principal
 from graphkit.testing import made
 from graphkit.worker import Worker
 from savers import (
+    DESTROYED,
     AccessControlledSaver,
     FileSystemSaver,
     MemorySaver,
     SaverWrapper,
+    SubjectKeys,
     ValidatingSaver,
     acting_as,
     policies,
@@ -218,6 +220,17 @@ def test_what_touches_no_thread_is_not_asked(store):
     for name in sorted(FREE):
         getattr(saver, name, lambda: None)()  # a capability that this saver need not have
     assert policy.asked == []
+
+
+def test_a_new_operation_of_another_kind_cannot_be_forgotten():
+    from savers._wrappers.access import _guards
+
+    class Newer:
+        def replace_all(self, old, new):
+            """Not of a single history."""
+
+    with pytest.raises(TypeError, match="replace_all"):
+        _guards(Newer)(type("Guarded", (), {}))
 
 
 def test_the_thread_may_be_given_by_keyword(store):
@@ -804,6 +817,23 @@ def test_what_was_released_still_has_its_owner(owned):
         assert owned.tag("t").checkpoints[0].state == {"n": 1}
         owned.delete("t")
     put_as("bob", owned, "t")
+
+
+def test_a_thread_whose_key_was_destroyed_belongs_to_no_principal(tmp_path, caplog):
+    pytest.importorskip("cryptography")
+    keys = {"current": bytes(32), "old": bytes(range(32))}
+    cipher = SubjectKeys(keys, key_for=lambda thread, metadata: "old")
+    with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as inner:
+        put_as("ann", AccessControlledSaver(inner, policies.owner()), "t")
+
+    destroyed = {**keys, "old": DESTROYED}
+    with FileSystemSaver(tmp_path, fsync="never", cipher=destroyed) as inner, acting_as("ann"):
+        owned = AccessControlledSaver(inner, policies.owner())
+        assert is_refused(owned.delete, "t")
+        assert owned.threads() == []
+        assert inner.threads() == ["t"]
+
+    assert caplog.messages == [], "the policy does not fail"
 
 
 def test_two_who_put_first_do_not_share_a_thread(owned):

@@ -187,6 +187,12 @@ def test_a_flat_list_and_items_after_a_header_are_packed_as_any_list(items):
     assert CODEC.pack_items(list(frozen)[:2]) + CODEC.pack_items(list(frozen)[2:]) == CODEC.pack_items(frozen)
 
 
+@pytest.mark.parametrize("odd", ["\ud800", 2**63, -(2**63) - 1])
+def test_a_flat_list_holds_what_msgpack_does_not(odd):
+    values = ("text", odd, None)
+    assert CODEC.pack_flat(values) == CODEC.pack(freeze([*values]))
+
+
 def test_plain_data_is_plain_msgpack():
     value = {"a": [1, "x", None, True, 2.5, b"b"], 1: {"c": {}}}
     assert CODEC.pack(freeze(value)) == msgpack.packb(value) == CODEC.pack(value)
@@ -292,6 +298,24 @@ def test_refusals_have_the_path_the_type_and_the_advice(value, path, where, name
             CODEC.pack(form, path)
         assert caught.value.path == where
         assert caught.value.type_name.endswith(name)
+
+
+class SubPair(Pair):
+    pass
+
+
+def sub_pair():
+    pair = SubPair(1)
+    pair.x = 1
+    return pair
+
+
+def test_refused_items_are_counted_from_the_start():
+    with pytest.raises(CheckpointSerializationError) as caught:
+        CODEC.pack_items([1, {"when": Stranger()}], "messages", 10)
+    assert caught.value.path == "messages[11].when"
+    with pytest.raises(CheckpointSerializationError):
+        Codec([SubPair]).pack(sub_pair())
 
 
 def nested(levels, value, wrap=lambda x: [x]):

@@ -381,3 +381,12 @@ def test_the_contract_runs_under_unittest():
     assert result.testsRun > 60
     reasons = ("versions", "is not implemented", "delete_idle")
     assert all(any(part in reason for part in reasons) for _, reason in result.skipped)
+
+
+def test_a_contract_without_a_saver_is_an_error():
+    with pytest.raises(NotImplementedError):
+        SaverContract().test_get_by_id()
+    with pytest.raises(AssertionError, match="ValueError not raised"), SaverContract().raises(ValueError):
+        pass
+    with pytest.raises(NotImplementedError):
+        SaverMachine().start()

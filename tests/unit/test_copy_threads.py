@@ -105,6 +105,16 @@ def test_versions_come_along(tmp_path, origin, kind):
     assert (again.skipped_checkpoints, again.skipped_versions) == (14, 3)
 
 
+def test_without_versions_the_active_history_is_copied(tmp_path):
+    source, target = with_versions(made("file", tmp_path / "a")), MemorySaver()
+    target.register_types(*TYPES)
+    with pytest.raises(CheckpointerConfigurationError, match=r"keeps no versions, and thread .*versions=False"):
+        copy_threads(source, target)
+    assert list(target.threads()) == []
+    assert copy_threads(source, target, versions=False) == (["t"], [], 5, 0, 0, 0)
+    assert_same(source, target)
+
+
 def test_only_the_chosen_threads_are_copied():
     source, target = MemorySaver(), MemorySaver()
     for thread in "abc":

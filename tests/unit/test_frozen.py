@@ -106,6 +106,13 @@ def test_they_behave_as_the_builtins():
     assert type(frozen["a"].copy()) is set
 
 
+@pytest.mark.parametrize("plain", [[1, [2]], {"a": [1]}, {1, 2}])
+def test_a_copy_is_plain(plain):
+    made = copy.copy(freeze(plain))
+    assert type(made) is type(plain)
+    assert made == plain
+
+
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_deep_copies_and_pickles_are_plain_all_the_way(copier):
     assert type(copy.copy(freeze({1}))) is set

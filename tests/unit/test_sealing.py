@@ -89,6 +89,19 @@ def test_a_wrong_key_a_missing_key_and_no_keys_are_errors_that_name_the_key():
         assert "'new'" in str(caught.value)
 
 
+@pytest.mark.requirement("P70")
+def test_no_flipped_bit_and_no_prefix_is_ever_opened():
+    stored = bytearray(sealed(payload=b"short"))
+    for size in range(len(stored)):
+        with pytest.raises((CheckpointKeyError, CheckpointCorruptionError)):
+            seal_of().open(frame_of(bytes(stored[:size])), FID)
+    for bit in range(len(stored) * 8):
+        stored[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((CheckpointKeyError, CheckpointCorruptionError)):
+            seal_of().open(frame_of(bytes(stored)), FID)
+        stored[bit // 8] ^= 1 << bit % 8
+
+
 def test_a_copy_keeps_key_and_length_and_has_another_salt():
     old = sealed({"old": KEYS["old"]})
     copied = seal_of().seal_as(old, PAYLOAD, pack_place(**PLACE))

@@ -147,6 +147,29 @@ def test_a_read_that_is_interrupted_at_any_line_costs_nothing(name, is_sealed, s
         assert read_all(reader) == read_all(open_again(reader)), f"interrupted at {place}"
 
 
+def append_raw(log, payload, **fields):
+    frames = log.frames
+    fields = {"flags": 0, "back": 0, "key": 0, **fields}
+    frames.bytes.data += pack_frame(frames.end, frames.fid, frames.seq, CHECKPOINT, payload, **fields)
+
+
+def last_frame(log):
+    return [*log.frames.records.scan(HEADER_SIZE, log.frames.end, 0)][-1]
+
+
+def test_a_record_that_names_another_keyframe_is_refused(log):
+    for number in range(20):
+        put(log, n=number)
+    good = last_frame(log)
+    first = log.history.load_index().checkpoints[0].offset
+    end = log.frames.end
+    append_raw(log, good.payload, flags=good.flags, back=end - good.offset, key=end - first)
+    with pytest.raises(CheckpointCorruptionError, match="keyframe"):
+        log.refresh()
+    with pytest.raises(CheckpointCorruptionError):
+        open_again(log)
+
+
 def test_a_lost_replacement_is_refused(log):
     first = put(log, n=0)
     second = put(log, n=1)

@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 
-from graphkit.errors import CheckpointCorruptionError
+from graphkit import Checkpoint
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.saver_kit import FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
 from savers.log import MemoryLogBytes, StaleLogError
@@ -18,6 +20,13 @@ def frames_of(log):
 def states_of(log):
     reader = open_again(log)
     return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
+
+
+def test_the_table_of_an_empty_log_is_empty_and_follows_no_later_put(log):
+    before = log.writer.load_table()
+    put(log, text="x")
+    assert before.names == []
+    assert log.writer.load_table().names == ["text"]
 
 
 # Keyframes
@@ -100,6 +109,42 @@ def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left, is_first):
     assert refusing.refresh() is not is_first
     put(refusing, n=1)
     assert states_of(refusing) == [*states, {"n": 1}]
+
+
+UNSTORABLE = {
+    "a value": {"state": {"n": object()}},
+    "a key": {"state": {1: 2}},
+    "a node": {"node_id": 7},
+    "a next node": {"next_node_id": 7},
+    "a parent": {"parent_id": 7},
+    "an id": {"id": 7},
+    "a long id": {"id": "i" * 6000},
+    "long metadata": {"metadata": {"k": "x" * 6000}},
+    "a time": {"created_us": 1 << 62},
+}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("what", UNSTORABLE)
+def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is_first):
+    if not is_first:
+        put(refusing, n=0)
+    before = bytes(refusing.frames.bytes.data)
+    fields = {
+        "id": "c", "node_id": "n", "next_node_id": "m", "parent_id": None, "created_us": 0, "metadata": FrozenDict(),
+        **UNSTORABLE[what],
+    }  # fmt: skip
+    fields["metadata"] = freeze(dict(fields["metadata"]))
+    state = FrozenDict()
+    for name, value in fields.pop("state", {"n": 1}).items():
+        dict.__setitem__(state, name, value)
+    with pytest.raises(CheckpointSerializationError):
+        refusing.writer.put(Checkpoint.from_stored(state=state, **fields), None)
+    assert refusing.frames.bytes.data == before
+    refusing.discard()
+    refusing.refresh()
+    put(refusing, n=1)
+    assert states_of(refusing)[-1] == {"n": 1}
 
 
 def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):

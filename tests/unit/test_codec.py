@@ -272,6 +272,7 @@ def half():
 
 
 REFUSED = [
+    ([(i for i in "")], "x", "x[0]", "generator", r"list\(x\)"),
     ({"messages": [0, 1, 2, {"when": Stranger()}]}, "", "messages[3].when", "Stranger", "leave it out"),
     ({"a b": Unknown(1)}, "config", "config['a b']", "Unknown", r"FileSystemSaver\(types=\[Unknown\]\)"),
     ({(1, 2): Stranger()}, "x", "x[(1, 2)]", "Stranger", "leave it out"),

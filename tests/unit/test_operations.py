@@ -202,6 +202,7 @@ def test_a_copy_does_not_continue_the_old_node_execution(app, waiting):
 UNKNOWN = RunnableConfig("t", "unknown")
 NESTED = RunnableConfig("t", None, "sub")
 REFUSED = [
+    ("waiting", lambda saver: fork(saver, "unknown", "new"), CheckpointNotFoundError, "unknown"),
     ("stopped", lambda saver: answer(saver, "t", "yes"), CheckpointSerializationError, "the run stopped before 'last'"),
     ("stopped", lambda saver: answer(saver, "unknown", 2), CheckpointNotFoundError, "unknown"),
     ("two_pending", lambda saver: answer(saver, "t", 1), CheckpointConflictError, "2 interrupts are pending"),

@@ -155,6 +155,8 @@ def test_a_policy_that_names_no_saver_is_refused():
         ("p.yaml", "keep_last: 1\nkeep_tags: a", "keep_tags must be a list"),
         ("p.yaml", "keep_last: 1\nstatuses: [finishd]", "did you mean 'finished'"),
         ("p.yaml", "on_limit: f", "there is no key"),
+        ("p.json", "[]", "must be a mapping"),
+        ("p.yaml", "keep_last: 1\nthreads: 3", "threads must be"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path, name, text, message):

@@ -139,7 +139,7 @@ def prepare(saver, steps):
 
 
 def views_around(steps):
-    """What may be seen if the step behind so many others is cut short: as before, half-way where that is promised, as after."""
+    """What readers may see if a step is cut short: what was there before, half of a copy, or what is there after the step."""
     before, after = (view(prepare(VersionedMemorySaver(), count)) for count in (steps, steps + 1))
     if STEPS[steps][0] != "copy":
         return [before, after]

@@ -78,6 +78,41 @@ def test_a_put_whose_syncs_fail_is_not_in_the_history_and_tried_again_it_is_ther
     saver.close()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda saver: saver.put(CONFIG.with_check_point_id("c0"), cp(0, text="instead")),
+        lambda saver: saver.put_writes(CONFIG, {"key": 1}),
+        lambda saver: saver.add_tags(CONFIG, "tag"),
+        lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="inner"), cp(5)),
+        lambda saver: saver.put(RunnableConfig("new"), cp(5)),
+    ],
+    ids=["replace", "writes", "tags", "namespace", "thread"],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
+    io, saver = begun(tmp_path)
+
+    def seen(saver):
+        places = [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
+        configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
+        return [(at, describe(saver, at, checkpoint)) for at in configs for checkpoint in saver.list(at)]
+
+    before = seen(saver)
+    io.hook = Fault(SYNCS, times=count)
+    while io.hook.met < count:
+        with pytest.raises(CheckpointStorageError):
+            change(saver)
+        with FileSystemSaver(tmp_path) as fresh:
+            assert seen(saver) == seen(fresh) == before
+    change(saver)
+    with FileSystemSaver(tmp_path) as fresh:
+        assert seen(saver) == seen(fresh) != before
+        assert len(seen(fresh)) - len(before) in {0, 1}
+        assert fresh.verify().ok
+    saver.close()
+
+
 def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_path):
     io, saver = begun(tmp_path)
     path = locate_log(tmp_path)
@@ -195,38 +230,3 @@ def test_a_sync_that_fails_in_the_background_is_logged_and_the_log_is_rewritten(
     saver.flush()
     assert list_numbers(opener(), config) == [2, 1, 0]
     assert path.stat().st_ino != inode, "what a failed sync left cannot be believed"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda saver: saver.put(CONFIG.with_check_point_id("c0"), cp(0, text="instead")),
-        lambda saver: saver.put_writes(CONFIG, {"key": 1}),
-        lambda saver: saver.add_tags(CONFIG, "tag"),
-        lambda saver: saver.put(RunnableConfig("t", checkpoint_ns="inner"), cp(5)),
-        lambda saver: saver.put(RunnableConfig("new"), cp(5)),
-    ],
-    ids=["replace", "writes", "tags", "namespace", "thread"],
-)
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
-    io, saver = begun(tmp_path)
-
-    def seen(saver):
-        places = [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
-        configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
-        return [(at, describe(saver, at, checkpoint)) for at in configs for checkpoint in saver.list(at)]
-
-    before = seen(saver)
-    io.hook = Fault(SYNCS, times=count)
-    while io.hook.met < count:
-        with pytest.raises(CheckpointStorageError):
-            change(saver)
-        with FileSystemSaver(tmp_path) as fresh:
-            assert seen(saver) == seen(fresh) == before
-    change(saver)
-    with FileSystemSaver(tmp_path) as fresh:
-        assert seen(saver) == seen(fresh) != before
-        assert len(seen(fresh)) - len(before) in {0, 1}
-        assert fresh.verify().ok
-    saver.close()

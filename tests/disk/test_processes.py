@@ -254,7 +254,7 @@ def make_operations(saver):
 
 
 def test_no_two_operations_wait_for_each_other(tmp_path):
-    """Whoever waits for ever gets an error after the timeout, which is longer than all of them take."""
+    """An operation that waits for ever fails after the lock timeout, which is longer than all of them take."""
     with FileSystemSaver(tmp_path, fsync="never", lock_timeout=30) as saver, ThreadPoolExecutor(4) as executor:
         operations = make_operations(saver)
 

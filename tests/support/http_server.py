@@ -19,7 +19,7 @@ class Handler(BaseHTTPRequestHandler):
         return json.loads(self.rfile.read(int(self.headers["content-length"])))
 
     def send(self, body, content_type="application/json", status=200, *, sent=None, **headers):
-        """Answer with a text; with `sent`, close the connection after so many of its bytes."""
+        """Answer with a text; with `sent`, close the connection after that number of bytes."""
         data = body.encode()
         self.send_response(status)
         self.send_header("content-type", content_type)

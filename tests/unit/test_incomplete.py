@@ -499,7 +499,7 @@ def test_a_polling_watch_reports_a_copy_when_it_has_ended():
 
 
 def test_a_worker_takes_a_thread_when_its_copy_has_ended(tmp_path):
-    """The worker is there first, as the migration to another store allows; the copy ends when it has been told of the half."""
+    """The worker runs first, as the migration to another store allows; the copy ends when it has seen the incomplete thread."""
     saver = FileSystemSaver(tmp_path, fsync="never")
     ended, looked = threading.Event(), threading.Event()
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from time import sleep
 
 import pytest
 
@@ -328,14 +327,15 @@ def test_close_in_an_observers_own_thread_does_not_wait_for_itself():
 
 @pytest.mark.requirement("G38")
 def test_metrics_count_from_many_threads():
-    class Slow(Counter):
-        def __getitem__(self, key):
-            value = super().__getitem__(key)
-            sleep(0.001)
-            return value
+    class Watched(Counter):
+        def __setitem__(self, key, value):
+            were_locked.append(metrics._lock.locked())
+            super().__setitem__(key, value)
 
+    were_locked = []
     metrics = Metrics()
-    metrics._counts = Slow()
+    metrics._counts = Watched()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(metrics, [event("checkpoint.save")] * 80))
     assert metrics.checkpoints == 80
+    assert were_locked == [True] * 80

@@ -102,6 +102,24 @@ def test_what_is_no_saver_is_refused():
         get_saver("test-dict")
 
 
+@pytest.mark.requirement("G9")
+def test_registering_and_getting_at_once_from_many_threads():
+    savers = [MemorySaver() for _ in range(8)]
+    start = threading.Barrier(8)
+
+    def work(n):
+        start.wait(60)
+        for m in range(200):
+            register_checkpoint_store(f"test-{n}-{m}", savers[n])
+            assert get_checkpoint_store(f"test-{n}-{m}") is savers[n]
+            if m % 50 == 0:
+                with pytest.raises(CheckpointerConfigurationError):
+                    get_checkpoint_store("test-never")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
 # Options
 
 
@@ -223,21 +241,3 @@ def test_an_infinite_timeout_waits_for_the_other_run(name, timeout):
             waiter = pool.submit(wait)
             assert is_waiting.wait(60)
         assert waiter.result(60)
-
-
-@pytest.mark.requirement("G9")
-def test_registering_and_getting_at_once_from_many_threads():
-    savers = [MemorySaver() for _ in range(8)]
-    start = threading.Barrier(8)
-
-    def work(n):
-        start.wait(60)
-        for m in range(200):
-            register_checkpoint_store(f"test-{n}-{m}", savers[n])
-            assert get_checkpoint_store(f"test-{n}-{m}") is savers[n]
-            if m % 50 == 0:
-                with pytest.raises(CheckpointerConfigurationError):
-                    get_checkpoint_store("test-never")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))

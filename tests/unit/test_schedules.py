@@ -214,6 +214,32 @@ def test_many_due_times_leave_a_short_history(saver, clock):
     assert [each.name for each in schedules.find_all(saver)] == ["often"]
 
 
+def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeypatch):
+    saver = MemorySaver()
+    now = 1000.0
+    monkeypatch.setattr(engine, "monotonic", lambda: now)
+
+    def work(state):
+        nonlocal now
+        clock.advance(3 * HOUR)
+        now += 3 * 3600
+
+    app = make_chain(LOG, a=work).compile()
+    worker = Worker(saver, app, clock=clock)
+    worker.schedule("hourly", "0 * * * *", {})
+    clock.advance(HOUR)
+
+    def stop(thread, output):
+        if output.is_end:
+            worker.stop()
+
+    worker = Worker(saver, app, clock=clock, on_output=stop)
+    worker.run()
+    assert runs(saver) == ["2026-11-30T09:00:00+00:00"]
+    worker._schedules.submit_due()
+    assert runs(saver) == [f"2026-11-30T{hour:02}:00:00+00:00" for hour in (9, 10, 11, 12)]
+
+
 # What is stored
 
 
@@ -317,29 +343,3 @@ def test_a_schedule_that_is_removed_at_the_last_moment_submits_nothing(clock, ap
     assert serve(scripted, app, clock) == 0
     assert scripted.count("run_lock") == 1
     assert not saver.threads()
-
-
-def test_times_that_pass_while_a_worker_is_busy_are_all_submitted(clock, monkeypatch):
-    saver = MemorySaver()
-    now = 1000.0
-    monkeypatch.setattr(engine, "monotonic", lambda: now)
-
-    def work(state):
-        nonlocal now
-        clock.advance(3 * HOUR)
-        now += 3 * 3600
-
-    app = make_chain(LOG, a=work).compile()
-    worker = Worker(saver, app, clock=clock)
-    worker.schedule("hourly", "0 * * * *", {})
-    clock.advance(HOUR)
-
-    def stop(thread, output):
-        if output.is_end:
-            worker.stop()
-
-    worker = Worker(saver, app, clock=clock, on_output=stop)
-    worker.run()
-    assert runs(saver) == ["2026-11-30T09:00:00+00:00"]
-    worker._schedules.submit_due()
-    assert runs(saver) == [f"2026-11-30T{hour:02}:00:00+00:00" for hour in (9, 10, 11, 12)]

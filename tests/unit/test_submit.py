@@ -420,6 +420,13 @@ def test_stopping_drains_all_runs(store):
     assert sorted(status(store, thread) for thread in ("x", "y", "z")) == ["answered", "answered", "queued"]
 
 
+def test_a_worker_needs_a_saver_and_a_graph(store):
+    app = make_chain(LOG, a=log_node("a")).compile(checkpoint_saver=store)
+    for arguments in ((store, {}), (app, app), (app, store)):
+        with pytest.raises(CheckpointerConfigurationError, match=r"Worker\(saver, graph\)"):
+            Worker(*arguments)
+
+
 # Graphs of a worker
 
 
@@ -468,10 +475,3 @@ def test_operations_for_async_code():
     asyncio.run(work())
     assert [status(saver), status(saver, "copy")] == ["interrupted", "interrupted"]
     assert sorted(saver.list(T)[1].state["log"]) == ["more", "yes"]
-
-
-def test_a_worker_needs_a_saver_and_a_graph(store):
-    app = make_chain(LOG, a=log_node("a")).compile(checkpoint_saver=store)
-    for arguments in ((store, {}), (app, app), (app, store)):
-        with pytest.raises(CheckpointerConfigurationError, match=r"Worker\(saver, graph\)"):
-            Worker(*arguments)

@@ -621,6 +621,7 @@ class Worker:
                     if graph is not None and not grant_cancel_request(self.saver, config):
                         self._resume(graph, config)
             if candidate.was_alarmed:
+                # Also after a run: the alarm may be for the reminder of a question in another branch.
                 self._remind(config, candidate)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)

@@ -1,9 +1,8 @@
 """Agents of pydantic-ai on graphkit threads: what is recorded is not made again, whoever goes on."""
 
 import asyncio
-import multiprocessing
 import os
-import random
+import signal
 import sys
 import threading
 import time
@@ -34,8 +33,9 @@ from graphkit import GraphResume, GraphRunnerError, NodeExecutionError
 from graphkit.errors import MissingDependencyError
 from graphkit.pydantic_ai import DurableResult, make_durable
 from savers import FileSystemSaver, MemorySaver
-from tests.agents import durable_program
-from tests.agents.durable_program import MODEL_CALLS, TOOL_CALLS
+from tests.agents.durable_program import CALLS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(tool, id, **arguments):
@@ -404,56 +404,23 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch, sweep):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # or the server of 3.11 cannot preload
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["tests.agents.durable_program"])
-    chance = random.Random("kills")
-    undisturbed = tmp_path / "undisturbed"
-    go_on(processes, undisturbed, None)
-    began = time.monotonic()
-    go_on(processes, tmp_path / "measured", None)
-    whole = time.monotonic() - began
-    wanted = sweep.count(30, 6)
-    kills = 0
-    for number in range(10 * wanted):
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, launcher, when, sweep):
+    def go_on(directory, when="never", number=0):
+        """Go on with the run in a process of its own; its exit code and its notes."""
+        directory.mkdir(exist_ok=True)
+        done = launcher.run("-m", "tests.agents.durable_program", directory, when, number, cwd=ROOT)
+        return done.returncode, (directory / "notes").read_text(encoding="utf-8").splitlines()
+
+    _, undisturbed = go_on(tmp_path / "undisturbed")
+    calls = int(undisturbed[-1])
+    assert calls > 10
+    for number in sweep.some(range(2, calls), 3):  # the first call stores the input
         directory = tmp_path / f"{number}"
-        while not go_on(processes, directory, chance.uniform(0, whole) if kills < wanted else None):
-            kills += 1
-        assert_each_call_once(directory)
-        if kills == wanted:
-            break
-    assert kills == wanted
-
-
-def go_on(processes, directory, seconds):
-    """Go on in a process that is killed some time after it has begun, if not at None; return whether it ended."""
-    directory.mkdir(exist_ok=True)
-    notes = directory / "notes"
-    begun = notes.read_text(encoding="utf-8").count("attempt") if notes.exists() else 0
-    process = processes.Process(target=durable_program.go_on, args=(str(directory),))
-    process.start()
-    while process.is_alive() and (not notes.exists() or notes.read_text(encoding="utf-8").count("attempt") == begun):
-        time.sleep(0.001)
-    process.join(seconds)
-    has_ended = not process.is_alive()
-    process.kill()
-    process.join()
-    assert not has_ended or process.exitcode == 0
-    return has_ended
-
-
-def assert_each_call_once(directory: Path):
-    """No call that was recorded is made again, all are made, and the conversation ends."""
-    *lines, last = (directory / "notes").read_text(encoding="utf-8").splitlines()
-    recorded = set()
-    made = set()
-    for line in lines:
-        kind, _, name = line.partition(" ")
-        if kind == "effect":
-            assert name not in recorded
-            made.add(name)
-        elif kind == "recorded":
-            recorded.add(name)
-    assert made == {*MODEL_CALLS, *TOOL_CALLS}
-    assert last == "output result of m3"
+        killed, _ = go_on(directory, when, number)
+        ended, (*notes, _) = go_on(directory)
+        assert (killed, ended) == (-signal.SIGKILL, 0)
+        effects = [note.removeprefix("effect ") for note in notes if note.startswith("effect")]
+        assert set(effects) == CALLS
+        repeated = [note for number, note in enumerate(notes) if note.replace("effect", "recorded") in notes[:number]]
+        assert [note for note in repeated if note.startswith("effect")] == []

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from graphkit import GraphResume
 from graphkit.agents import AgentBuilder, tool
-from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers import FileSystemSaver, MemorySaver
 from tests.support.agents import call, calling, transcript
 from tests.support.sweeps import examples
 
@@ -71,10 +71,9 @@ def ends_of(agent, threads):
 
 
 @pytest.mark.requirement("P26")
-@pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
 @given(actions=st.lists(st.tuples(st.sampled_from(THREADS), INPUTS), max_size=20))
 @settings(max_examples=examples(100))
-def test_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_factory):
+def test_interleaved_threads_end_as_each_does_alone(actions):
     alone = {}
     for thread in THREADS:
         agent = build(MemorySaver())
@@ -82,31 +81,23 @@ def test_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_fact
             if actor == thread:
                 act(agent, thread, what)
         alone |= ends_of(agent, [thread])
-    with make_saver(kind, tmp_path_factory) as saver:
-        together = build(saver)
-        for thread, what in actions:
-            act(together, thread, what)
-        assert ends_of(together, THREADS) == alone
-
-
-def make_saver(kind, tmp_path_factory):
-    if kind == "memory":
-        return MemorySaver()
-    directory = tmp_path_factory.mktemp("runs")
-    return FileSystemSaver(directory, fsync="never") if kind == "file" else SqliteSaver(directory / "db", fsync="never")
+    together = build(MemorySaver())
+    for thread, what in actions:
+        act(together, thread, what)
+    assert ends_of(together, THREADS) == alone
 
 
 CONVERSATION = ["hello", "add 1", "sell tea", "yes", "sell rum", "no", "bye"]
 
 
 @pytest.mark.requirement("P26")
-def test_conversations_at_the_same_time_end_as_one_alone(tmp_path_factory, sweep):
+def test_conversations_at_the_same_time_end_as_one_alone(tmp_path, sweep):
     threads = [f"user-{number}" for number in range(sweep.count(200, 40))]
     lonely = build(MemorySaver())
     for what in CONVERSATION:
         act(lonely, "alone", what)
     (expected,) = ends_of(lonely, ["alone"]).values()
-    with make_saver("file", tmp_path_factory) as saver, ThreadPoolExecutor(16) as pool:
+    with FileSystemSaver(tmp_path, fsync="never") as saver, ThreadPoolExecutor(16) as pool:
         agent = build(saver)
 
         def converse(thread):

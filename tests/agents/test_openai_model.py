@@ -8,12 +8,11 @@ import pickle
 import threading
 import traceback
 from contextlib import ExitStack, closing
-from unittest.mock import Mock
 
 import pytest
 
 from graphkit import END, START, StateGraph
-from graphkit.agents import AgentBuilder, ModelError, make_model, tool
+from graphkit.agents import AgentBuilder, ModelError, make_model
 from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
 from tests.agents import chat_server
@@ -444,9 +443,13 @@ def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
 
 @pytest.mark.parametrize("result", [{"sizes": {HALF: [HALF]}}, ValueError(HALF)], ids=ascii)
 def test_a_result_or_an_error_of_a_tool_is_sent(build, result):
-    look = Mock(side_effect=result if isinstance(result, ValueError) else [result])
+    def look() -> object:
+        if isinstance(result, ValueError):
+            raise result
+        return result
+
     with chat_server.start([calls(("look", {})), text("done")]) as server:
-        (content,) = contents(build(server, tool(lambda: look(), name="look")).run("go", "t"))
+        (content,) = contents(build(server, look).run("go", "t"))
     assert "\\udce9" in content
     assert HALF not in content
     assert sent_texts(server)[2] == content

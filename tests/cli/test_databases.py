@@ -66,12 +66,14 @@ def test_reading_shows_what_it_shows_of_a_directory(database, store):
         assert without_sizes(done.json) == without_sizes(expected.json), command
 
 
-def test_an_operator_changes_a_database(database, tmp_path):
+def test_an_operator_changes_a_database_and_a_graph_runs_on_it(database, tmp_path, shop):
     def out(*words):
         done = graphkit(*words)
         assert (done.code, done.err) == (0, "")
         return done.out
 
+    assert "waits inside approve" in out("run", database, "--app", shop, "--thread", "t", "--input", '{"item": "cup"}')
+    assert graphkit("delete", database, "t", "--yes").code == 0
     assert "the next resume continues" in out("answer", database, "order-17", "--value", '"yes"')
     assert "stored for order-18" in out("update", database, "order-18", "--set", "item=box")
     assert out("fork", database, "order-18", "new").startswith("new begins with 2 checkpoints")
@@ -84,14 +86,6 @@ def test_an_operator_changes_a_database(database, tmp_path):
     assert out("delete", database, "order-18", "--yes").startswith("deleted order-18, ")
     assert out("import", database, tmp_path / "one.jsonl").endswith("verified\n")
     assert read_json("history", database, "new")[0]["source"] == "fork"
-
-
-def test_a_graph_runs_on_a_database(empty, shop):
-    done = graphkit("run", empty, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
-    assert done.code == 0
-    assert graphkit("answer", empty, "t", "--value", '"yes"').code == 0
-    assert "resumed 1 run" in graphkit("worker", empty, "--app", shop, "--once").out
-    assert read_json("threads", empty)[0]["status"] == "finished"
 
 
 def test_what_a_database_cannot_do_is_an_error_with_advice(database):

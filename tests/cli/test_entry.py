@@ -63,15 +63,12 @@ def test_the_script_is_the_module():
 
 @pytest.mark.parametrize("args", [["--help"], ["threads", "--help"]])
 def test_help_that_cannot_be_written_is_no_traceback(args):
+    command = [*GRAPHKIT, *args]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([*GRAPHKIT, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 15
-    assert done.stderr == "graphkit: cannot write the output: No space left on device\n"
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run([*GRAPHKIT, *args], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(writer)
-    assert done.stderr == ""
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (15, "graphkit: cannot write the output: No space left on device\n")
+    closed = subprocess.run(["sh", "-c", '"$@" | true', "sh", *command], capture_output=True, text=True, check=False)
+    assert closed.stderr == ""
 
 
 WITHOUT = """
@@ -185,8 +182,9 @@ def test_an_output_that_lacks_letters_has_them_escaped(tmp_path, runs, fork):
     text = "naïve \U0001f600 → …"
     FileSystemSaver(runs).put("t", checkpoint(1, START, "a", {"text": text}))
     ascii_only = {"PYTHONIOENCODING": "ascii"}
-    done = fork("show", runs, "t", "--key", "text", **ascii_only)
-    assert (done.returncode, done.stdout) == (0, "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n")
+    assert (
+        fork("show", runs, "t", "--key", "text", **ascii_only).stdout == "na\\u00efve \\ud83d\\ude00 \\u2192 \\u2026\n"
+    )
     # A file of threads is UTF-8 everywhere.
     lines = fork("export", runs, **ascii_only).stdout
     assert text in lines
@@ -202,21 +200,16 @@ def test_an_input_that_is_no_text(runs, shop):
     assert (done.returncode, done.stderr) == (2, b"graphkit: standard input is not utf-8 text\n")
 
 
-def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, runs, fork):
+def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(runs, fork):
     value = 1
     for _ in range(200):
         value = [{"k": value}]
     saver = FileSystemSaver(runs)
     saver.put("t", checkpoint(1, START, "a", {}))
     saver.put("t", checkpoint(2, "a", "b", {"x": value}, 1))
-    shown = fork("show", runs, "t", "--json")
-    assert json.loads(shown.stdout)["state"] == {"x": value}
-    for command in ("show", "diff"):
+    assert json.loads(fork("show", runs, "t", "--json").stdout)["state"] == {"x": value}
+    for command in ("show", "diff", "export"):
         assert fork(command, runs, "t").returncode == 0
-    again = tmp_path / "again"
-    exported = fork("export", runs).stdout
-    assert fork("import", again, "-", stdin=exported).returncode == 0
-    assert FileSystemSaver(again).get("t").state == {"x": value}
 
 
 class Odd(BaseCheckpointSaver):

@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
 from graphkit.cli.values import UsageError, parse_age
-from graphkit.registry import get_saver
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import make_chain
 from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
@@ -139,17 +138,13 @@ def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
     assert "\x1b" not in shown.out
 
 
-@pytest.mark.requirement("G36", "H44")
-def test_history_in_a_pipe(store):  # several checkpoints per run, with their times
+@pytest.mark.requirement("G36", "H44", "P90")
+def test_history_in_a_pipe_and_as_rows(store):  # several checkpoints per run, with their times and sizes
     assert graphkit("history", store, "order-18").out == (
         "CHECKPOINT                            NODE       NEXT     STATUS    SOURCE  STEP  CREATED               TOOK       SIZE   TAGS\n"
         "00000000-0000-7000-8000-000000000013  pack       __END__  finished  loop    1     2026-11-20T11:13:00Z  2 min 0 s  122 B  golden\n"
         "00000000-0000-7000-8000-000000000011  __START__  pack               input   0     2026-11-20T11:11:00Z             158 B\n"
     )
-
-
-@pytest.mark.requirement("P90")
-def test_history_as_rows(store):  # a timing and a size per checkpoint, exported as rows
     first, second = read_json("history", store, "order-18")
     assert (first["seconds"], first["size"], first["tags"]) == (120.0, 122, ["golden"])
     assert (second["seconds"], second["parent"], second["metadata"]["user"]) == (None, None, "bert")
@@ -158,7 +153,6 @@ def test_history_as_rows(store):  # a timing and a size per checkpoint, exported
 @pytest.mark.requirement("H44")
 def test_history_is_chosen(store):
     for options, expected in (
-        ([], ["pack", START]),
         (["--limit", "1"], ["pack"]),
         (["--source", "input"], [START]),
         (["--node", "pack"], ["pack"]),
@@ -232,14 +226,11 @@ def took(store, thread):
     return [row["seconds"] for row in read_json("history", store, thread)]
 
 
-def test_the_time_until_an_answer_is_not_that_of_a_node(saver, store):
+def test_the_time_until_an_answer_or_an_update_and_between_runs_is_not_that_of_a_node(saver, store):
     saver.put_writes("order-17", {"answer:q-1": True})
     saver.put("order-17", checkpoint(50, "approve", "ship", {}, 2))
     assert took(store, "order-17") == [None, 60.0, None]
     assert read_json("stats", store, "order-17")["slowest_node"] == "reserve (1 min 0 s)"
-
-
-def test_the_time_between_runs_after_a_failure_and_until_an_update_is_not_that_of_a_node(saver, store):
     saver.put("order-18", checkpoint(50, START, "pack", {}, 13, source="input"))
     saver.put("order-18", checkpoint(51, "pack", "pack", {}, 50, source="update"))
     assert took(store, "order-18") == [None, None, 120.0, None]
@@ -305,18 +296,17 @@ def test_a_saver_without_sizes_shows_the_rest(monkeypatch):
     assert read_json("stats", "memory:")["size"] is None
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("90s", timedelta(seconds=90)), ("1.5h", timedelta(minutes=90)), ("2 d", timedelta(2)), ("1w", timedelta(7))],
-)
-def test_an_age(text, expected):
-    assert parse_age(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"])
-def test_what_is_no_age(text):
-    with pytest.raises(UsageError):
-        parse_age(text)
+def test_an_age():
+    for text, expected in (
+        ("90s", timedelta(seconds=90)),
+        ("1.5h", timedelta(minutes=90)),
+        ("2 d", timedelta(2)),
+        ("1w", timedelta(7)),
+    ):
+        assert parse_age(text) == expected
+    for text in ("", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"):
+        with pytest.raises(UsageError):
+            parse_age(text)
 
 
 @pytest.mark.parametrize("wrong", [("--newer", "5"), ("--older", "-1d"), ("--meta", "user")])
@@ -334,31 +324,21 @@ def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
     assert "--limit" in done.err
 
 
-@pytest.fixture(params=["file", "sqlite"])
-def counted(request, tmp_path):
-    """The name of a store with nested graphs and released histories."""
-    path = str(tmp_path / "runs")
+def test_stats_and_verify_count_those_of_nested_graphs_and_of_released_histories_too(runs):
     nested = make_chain({}, b=lambda _: {}).compile()
-    with get_saver(request.param, path=path) as saver:
+    with FileSystemSaver(runs) as saver:
         app = make_chain({}, sub=nested).compile(checkpoint_saver=saver)
         for thread in ("live", "again", "gone"):
             app.invoke({}, thread)
         saver.release("again")
         saver.release("gone")
         app.invoke({}, "again")
-        part = Checkpoint(node_id="a", next_node_id="b", state={})
-        saver.put(RunnableConfig("part", checkpoint_ns="x"), part)
-    return f"{request.param}:{path}"
-
-
-def test_stats_and_verify_count_the_same_checkpoints(counted):
-    """Those of nested graphs and of released histories, too."""
-    stats = read_json("stats", counted)
-    assert stats["checkpoints"] == read_json("verify", counted)["checkpoints"] == 17
-    assert (stats["threads"], stats["released"], stats["statuses"]) == (3, 8, {"finished": 2, "stalled": 1})
-    assert read_json("stats", counted, "again")["checkpoints"] == 8
-    assert "of them released         8" in graphkit("stats", counted).out
-    assert read_json("stats", counted, "live")["released"] is None
+    stats = read_json("stats", runs)
+    assert stats["checkpoints"] == read_json("verify", runs)["checkpoints"] == 16
+    assert (stats["threads"], stats["released"], stats["statuses"]) == (2, 8, {"finished": 2})
+    assert read_json("stats", runs, "again")["checkpoints"] == 8
+    assert "of them released         8" in graphkit("stats", runs).out
+    assert read_json("stats", runs, "live")["released"] is None
 
 
 def test_a_history_that_has_branched_is_a_tree(saver, store):

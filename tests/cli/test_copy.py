@@ -43,10 +43,8 @@ def test_a_whole_store_is_copied_to_another_one_and_what_is_new_later(store, tmp
     saver.release(RunnableConfig("order-18"))
     saver.put(RunnableConfig("order-18"), checkpoint(30, "a", "b", {"n": 1}))
     again = graphkit("copy", store, "--to", target)
-    assert again.out == (
-        f"copied 1 checkpoint and 1 version of 3 threads to {target}, verified; "
-        f"skipped 5 checkpoints that were already there\n"
-    )
+    new = f"copied 1 checkpoint and 1 version of 3 threads to {target}, verified"
+    assert again.out == f"{new}; skipped 5 checkpoints that were already there\n"
     third = read_json("copy", store, "--to", target)
     threads = ["import-a", "order-17", "order-18"]
     assert third == {
@@ -138,7 +136,6 @@ def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, 
     (row,) = read_json("threads", tmp_path / "b", "--status", "incomplete")
     assert row["thread"] == "order-17"
     assert read_json("show", tmp_path / "b", "order-17")["status"] == "incomplete"
-    assert read_json("history", tmp_path / "b", "order-17")[0]["status"] == "incomplete"
     assert "1 incomplete" in graphkit("stats", tmp_path / "b").out
     for name, *arguments in (["fork", "new"], ["copy", "new"], ["export"], ["release", "--dry-run"], ["release"]):
         done = graphkit(name, tmp_path / "b", "order-17", *arguments)

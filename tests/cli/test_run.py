@@ -115,9 +115,12 @@ def test_an_app_with_a_saver_of_its_own(shop, write_module):
 
 TWO_WAIT = """
 from graphkit import END, START, StateGraph, interrupt
-graph = StateGraph({}).add_node("join", lambda state: {}).add_edge("join", END)
-for name in ("one", "two"):
-    graph.add_node(name, lambda state: {"n": interrupt("?")}).add_edge(START, name).add_edge(name, "join")
+from tests.support.graphs import make_chain
+child = make_chain({}, b=lambda state: {}).compile(interrupt_before=["b"])
+graph = StateGraph({}).add_node("ask", lambda state: {"n": interrupt("?")}).add_node("child", child)
+graph.add_node("join", lambda state: {}).add_edge("join", END)
+for name in ("ask", "child"):
+    graph.add_edge(START, name).add_edge(name, "join")
 app = graph.compile()
 """
 

@@ -153,9 +153,9 @@ def recorded(directory):
             writes = saver.get_writes(history.replace(checkpoint_id=checkpoint.id))
             for message in messages_in([checkpoint.state.get("messages", ()), writes]):
                 messages[message.get("id") or message["content"]] = message
-    roles = Counter(message["role"] for message in messages.values())
     results = {f"tool {message['tool_call_id']}" for message in messages.values() if message["role"] == "tool"}
-    return results | {f"model {number}" for number in range(roles["assistant"])}
+    replies = sum(message["role"] == "assistant" for message in messages.values())
+    return results | {f"model {number}" for number in range(replies)}
 
 
 def number_of(request):

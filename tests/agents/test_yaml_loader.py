@@ -153,7 +153,6 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         ("steps:\n  - type: dance\n", 2, "steps[0].type", "there is no type 'dance'"),
         (f"steps:\n  - type: function\n    function: {APP}:gone\n", 3, "steps[0].function", "has no 'gone'"),
         (f"steps:\n  - type: function\n    function: {APP}:not_callable\n", 3, "steps[0].function", "cannot be called"),
-        (STEPS + f"tools:\n  - {APP}:find_order\n  - {APP}:gone\n", 4, "tools[1]", "has no 'gone'"),
         (STEPS + "state_type: nowhere:X\n", 2, "state_type", "there is no module 'nowhere'"),
         (STEPS + "checkpointer:\n  type: redis\n", 3, "checkpointer.type", "Unsupported checkpointer type: 'redis'"),
         (STEPS + "checkpointer:\n  type: sqlite\n", 2, "checkpointer", "db_file"),
@@ -168,7 +167,6 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (STEPS + "name: !!int x\n", 2, "name", "cannot be read as int"),
         ("steps: [{type: agent, file: gone.yaml}]\n", None, "", "gone.yaml: there is no such file"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
-        ("steps:\n  - type: agent\n    agent: {steps: []}\n", 3, "steps[0].agent.steps", "at least one step"),
         # What only building finds
         (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),
         (f"{INNER}    checkpointer: {{type: file}}\n", 4, "steps[0].checkpointer", "base_dir"),

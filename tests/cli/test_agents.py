@@ -39,6 +39,9 @@ def answer(messages, on_text=None):
         calls = [{"id": f["arguments"], "type": "function", "function": f} for f in functions]
         return {"role": "assistant", "content": None, "tool_calls": calls}
 
+    if last["content"] == "half":
+        on_text("Half an")
+        raise ModelError("m", "it broke off", attempts=1)
     if last["content"] == "stop":
         os.kill(os.getpid(), signal.SIGINT)
     if "die" in last["content"] and not pathlib.Path("back").exists():
@@ -50,11 +53,6 @@ def answer(messages, on_text=None):
         if on_text:
             on_text(word + " ")
     return text + " "
-
-
-def break_off(messages, on_text=None):
-    on_text("Half an")
-    raise ModelError("m", "it broke off", attempts=1)
 
 
 async def answer_later(messages):
@@ -120,8 +118,7 @@ def test_a_valid_file_is_checked_without_a_store():
 def test_a_wrong_file_is_one_line_with_its_place(command):
     Path("shop.yaml").write_text("name: shop\nsteps:\n  - type: lml\n")
     done = graphkit("agents", command, "shop.yaml")
-    assert done.code == 22
-    assert done.err.startswith("graphkit: shop.yaml, line 3: steps[0].type: Invalid step 0: there is no type 'lml'")
+    assert_refused(done, 22, "graphkit: shop.yaml, line 3: steps[0].type: Invalid step 0: there is no type 'lml'")
     assert graphkit("agents", command, "gone.yaml").code == 26
     Path("shop.yaml").write_text("steps: [")
     assert graphkit("agents", command, "shop.yaml").code == 27
@@ -158,11 +155,8 @@ def test_other_commands_take_an_agent_as_the_app(command, monkeypatch):
 def test_a_conversation_is_remembered_by_its_thread(model):
     Path("shop.yaml").write_text(agent_file(model))
     first = run("--thread", "bob", stdin="Hello\n\nHow are you?\n")
-    assert first.code == 0
-    assert first.out.split("\n")[:2] == ["You said 'Hello'. ", "You said 'How are you?'. "]
-    assert "2 turns; continue with --thread bob" in first.out
-    second = run("--thread", "bob", stdin="Bye\n")
-    assert "continuing bob: 4 messages" in second.err
+    assert_shows(first, 0, "You said 'Hello'. \nYou said 'How are you?'. \n", "2 turns; continue with --thread bob")
+    assert "continuing bob: 4 messages" in run("--thread", "bob", stdin="Bye\n").err
     *messages, last = run("--json", stdin="Hi\n").lines
     assert len(messages) == 2
     thread = json.loads(last)["thread"]
@@ -172,12 +166,11 @@ def test_a_conversation_is_remembered_by_its_thread(model):
 def test_without_a_checkpointer_nothing_is_kept():
     Path("shop.yaml").write_text(agent_file(store=""))
     done = run(stdin="Hello\n")
+    assert_shows(done, 0, "You said 'Hello'.")
     assert "it forgets each message" in done.err
-    assert "You said 'Hello'." in done.out
     assert run("--thread", "bob", stdin="Hello\n").code == 2
-    done = run(stdin="cancel it\n")
-    assert "a call waits for approval: cancel_order" in done.out
-    assert "no answer can come later, because the agent has no checkpointer" in done.out
+    advice = "no answer can come later, because the agent has no checkpointer"
+    assert_shows(run(stdin="cancel it\n"), 0, "a call waits for approval: cancel_order", advice)
 
 
 def test_a_wrong_thread_id_is_a_usage_error():
@@ -193,7 +186,6 @@ def test_a_wrong_thread_id_is_a_usage_error():
         ('{"number": 4}', ["cancel 4"], "order 4 is cancelled"),
         ("n", [], "Done"),
         ("n it is shipped", [], "it is shipped"),
-        ("what?\ny", ["cancel 3"], "order 3 is cancelled"),
         ('{"number": "x"}\ny', ["cancel 3"], "order 3 is cancelled"),
     ],
 )
@@ -211,7 +203,7 @@ def test_an_approval_waits_for_the_next_process_and_an_answer_is_kept():
     assert (first.code, first.out.split("\n")[-2]) == (0, said)
     assert calls() == ["model", "cancel 3"]
     again = run("--thread", "bob", "--json", stdin="")
-    (payload,) = again.lines and json.loads(again.lines[-1])["waiting"]
+    (payload,) = json.loads(again.lines[-1])["waiting"]
     assert payload["arguments"] == {"number": 4}
     done = run("--thread", "bob", stdin="n\nBye\n")
     assert done.err.count("approve cancel_order") == 1
@@ -235,17 +227,14 @@ def test_at_a_terminal_there_are_prompts():
 
 
 def test_an_error_after_a_part_of_an_answer_begins_a_line():
-    Path("shop.yaml").write_text(agent_file(model="break_off"))
-    done = run("--thread", "bob", stdin="Hello\n")
-    assert done.code == ModelError.exit_code
+    done = run("--thread", "bob", stdin="half\n")
+    assert_refused(done, ModelError.exit_code, "graphkit: the model m gave no usable answer")
     assert done.out == "Half an\n"
-    assert done.err.startswith("graphkit: the model m gave no usable answer")
 
 
 def test_a_conversation_that_was_killed_or_failed_goes_on_where_it_was(run_process):
     killed = run_process("--thread", "bob", stdin="Hello\ndie and fail\n")
-    assert killed.returncode == 9
-    assert "You said 'Hello'." in killed.stdout
+    assert (killed.returncode, killed.stdout) == (9, "You said 'Hello'. \n")
     Path("back").touch()
     failed = run("--thread", "bob", stdin="")
     assert_refused(failed, ModelError.exit_code, "it is down")
@@ -256,8 +245,7 @@ def test_a_conversation_that_was_killed_or_failed_goes_on_where_it_was(run_proce
 
 def test_control_characters_of_a_model_do_not_reach_the_terminal():
     done = run("--thread", "bob", stdin="a\x1b[31mb é\n")
-    assert "\x1b" not in done.out
-    assert "é" in done.out
+    assert ("\x1b" in done.out, "é" in done.out) == (False, True)
 
 
 def test_ctrl_c_at_a_prompt_ends_a_conversation_without_a_traceback():

@@ -49,6 +49,9 @@ def test_show_as_json(store):
     assert data["state"] == {"item": "lamp", "log": ["reserved"]}
     assert data["waiting"] == read_json("interrupts", store)
     assert (data["created"], data["tags"], data["failure"]) == ("2026-11-20T11:02:00+00:00", [], None)
+    graphkit("answer", store, "order-17", "--value", "[1]")
+    data = read_json("show", store, "order-17")
+    assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, []), "what the resume finds"
 
 
 @pytest.mark.requirement("G36")
@@ -62,10 +65,9 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
 
 
-def test_a_checkpoint_whose_own_id_has_an_ellipsis_is_found_by_it(tmp_path):
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        saver.put("t", Checkpoint(id="…1", node_id="a", next_node_id=END, state={}))
-    assert read_json("show", tmp_path, "t", "--checkpoint", "…1")["id"] == "…1"
+def test_a_checkpoint_whose_own_id_has_an_ellipsis_is_found_by_it(store, saver):
+    saver.put("t", Checkpoint(id="…1", node_id="a", next_node_id=END, state={}))
+    assert read_json("show", store, "t", "--checkpoint", "…1")["id"] == "…1"
 
 
 @pytest.mark.requirement("H44")
@@ -118,15 +120,7 @@ def test_a_tree_is_cut_at_the_terminal_and_whole_in_a_pipe(deep):
 
 
 @pytest.mark.requirement("H44")
-def test_diff(store):  # compare two
-    back = graphkit("diff", store, "order-18", "0013", "0011")
-    assert back.out == '~ n: 2 → 1\n- by: {"who": "bert"}\nno nodes in between\n'
-    assert graphkit("diff", store, "order-18", "0013", "0013").out == "the states are the same\nno nodes in between\n"
-    assert_refused(graphkit("diff", store, "import-a"), 2, "has no parent; name the one to compare it with")
-
-
-@pytest.mark.requirement("H44")
-def test_diff_with_the_parent(store):  # added, removed and changed keys, new nodes in path
+def test_diff(store):  # compare two; added, removed and changed keys, new nodes in path
     done = graphkit("diff", store, "order-18")
     assert done.out == '~ n: 1 → 2\n+ by: {"who": "bert"}\nnodes in between: pack\n'
     assert read_json("diff", store, "order-18") == {
@@ -138,6 +132,9 @@ def test_diff_with_the_parent(store):  # added, removed and changed keys, new no
             {"path": "by", "change": "added", "old": None, "new": {"who": "bert"}},
         ],
     }
+    back = graphkit("diff", store, "order-18", "0013", "0011")
+    assert back.out == '~ n: 2 → 1\n- by: {"who": "bert"}\nno nodes in between\n'
+    assert_refused(graphkit("diff", store, "import-a"), 2, "has no parent; name the one to compare it with")
 
 
 @pytest.mark.requirement("H44")  # values cut at 500 characters
@@ -261,9 +258,3 @@ def test_values_of_unknown_types_are_shown_by_their_fields_in_sets_and_as_keys_t
     (waiting,) = read_json("interrupts", tmp_path)
     (row,) = read_json("threads", tmp_path)
     assert waiting["payload"] == row["waiting"] == {"x": 1}
-
-
-def test_what_is_recorded_for_the_resume_is_shown(store):
-    graphkit("answer", store, "order-17", "--value", "[1]")
-    data = read_json("show", store, "order-17")
-    assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, [])

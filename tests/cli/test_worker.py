@@ -263,5 +263,4 @@ def test_a_worker_applies_the_policy_of_a_file(shop, tmp_path):
         assert run_command(*command).out == "resumed 0 runs\n"
         assert ids(saver, "old") == ["c4", "c3"]
         policy.write_text("keep_lats: 2\n")
-        refused = run_command(*command)
-        assert_refused(refused, 18, "did you mean 'keep_last'")
+        assert_refused(run_command(*command), 18, "did you mean 'keep_last'")

@@ -23,7 +23,6 @@ from graphkit import (
     ModelError,
     NodeExecutionError,
     RunnableConfig,
-    StateGraph,
 )
 from graphkit.agents import (
     Agent,
@@ -39,6 +38,7 @@ from graphkit.agents import (
 from graphkit.errors import AgentConfigurationError
 from savers import MemorySaver
 from tests.support.agents import APP, AsyncScript, Script, call, calling, contents
+from tests.support.graphs import make_chain
 
 
 def echo(messages):
@@ -75,15 +75,12 @@ def test_wrong_steps_are_named_by_their_number():
     for steps, problem in (
         ([], "at least one step"),
         (["llm"], r"steps\[0\]: must be a mapping"),
-        (
-            [{"type": "llm", "model": echo}, {"type": "dream"}],
-            "Invalid step 1: there is no type 'dream'; the types are",
-        ),
+        ([{"type": "llm", "model": echo}, {"type": "dream"}], "Invalid step 1: there is no type 'dream'"),
         ([{"type": "agent", "agent": 3}], r"steps\[0\].agent: must be an agent or a graph"),
         ([{"type": "agent", "agent": Agent()}], "before build"),
         (
             [{"type": "agent", "agent": make_graph().compile(), "checkpointer": MemorySaver()}],
-            r"Invalid step 0: .*give the checkpointer to the agent itself",
+            "give the checkpointer to the agent",
         ),
     ):
         with pytest.raises((ValueError, RuntimeError), match=problem):
@@ -127,8 +124,7 @@ def test_an_agent_closes_what_its_builder_has_opened():
 
 
 def make_graph(**state):
-    graph = StateGraph(DefaultState).add_node("think", lambda _: state)
-    return graph.add_edge(START, "think").add_edge("think", END)
+    return make_chain(DefaultState, think=lambda _: state)
 
 
 @pytest.mark.parametrize("build", [AgentBuilderDirector.build, lambda director: asyncio.run(director.abuild())])

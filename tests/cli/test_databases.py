@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from contextlib import closing
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -99,13 +100,9 @@ def test_what_a_database_cannot_do_is_an_error_with_advice(database):
 
 
 def test_a_store_that_cannot_be_repaired_is_not_sent_to_repair(monkeypatch, store):
-    class Unrepairable:
-        register_types = staticmethod(lambda *types: None)
-        verify = staticmethod(FileSystemSaver(store).verify)
-        close = staticmethod(lambda: None)
-
     damage(store, "order-17")
-    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: Unrepairable())
+    unrepairable = Mock(spec=["register_types", "verify", "close"], verify=FileSystemSaver(store).verify)
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: unrepairable)
     done = graphkit("verify", "memory:")
     assert (done.code, "graphkit repair" in done.out, "restore a backup" in done.out) == (12, False, True)
 

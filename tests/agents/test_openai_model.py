@@ -184,12 +184,7 @@ def test_what_does_not_pass_is_asked_once(connect, ask, reply, reason):
 
 def test_a_server_that_is_not_there_or_does_not_answer_is_asked_again(connect):
     never = threading.Event()
-
-    def hang(_request):
-        never.wait(60)
-        return text("late")
-
-    with chat_server.start(hang) as server:
+    with chat_server.start(lambda _request: never.wait(60) and text("late")) as server:
         with pytest.raises(ModelError, match=r"after 3 attempts: .* did not answer within the timeout of 0.05 s"):
             connect(server, timeout=0.05).request(QUESTION)
         never.set()

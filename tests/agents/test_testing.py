@@ -46,19 +46,16 @@ def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
     assert model.count == 2
 
 
-def test_a_scripted_model_streams_its_text_word_by_word():
+def test_a_scripted_model_streams_word_by_word_raises_the_errors_of_its_script_and_calls_its_functions():
     words = []
-    reply = ScriptedModel(["One two\n  three "]).request([], [], words.append)
+    script = ["One two\n  three ", OSError("gone"), lambda messages: f"You said {messages[-1]['content']}."]
+    model = ScriptedModel(script)
+    assert model.request([], [], words.append)["content"] == "".join(words)
     assert words == ["One ", "two\n  ", "three "]
-    assert reply["content"] == "".join(words)
-
-
-def test_a_scripted_model_raises_the_errors_of_its_script_and_calls_its_functions():
-    model = ScriptedModel([OSError("gone"), lambda messages: f"You said {messages[-1]['content']}."])
     with pytest.raises(OSError, match="gone"):
         model([])
     assert model([{"role": "user", "content": "x"}])["content"] == "You said x."
-    with pytest.raises(AssertionError, match="the script has 2 replies, and this is request 3"):
+    with pytest.raises(AssertionError, match="the script has 3 replies, and this is request 4"):
         model([])
     with pytest.raises(TypeError, match="must be a text or a message, not 7"):
         ScriptedModel([7])([])

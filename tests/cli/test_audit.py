@@ -87,9 +87,7 @@ def test_signatures_and_keyed_digests(tmp_path):
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    log = tmp_path / "log"
-    public_key = tmp_path / "public.pem"
-    keys = tmp_path / "keys"
+    log, public_key, keys = (tmp_path / name for name in ("log", "public.pem", "keys"))
     public = Ed25519PrivateKey.from_private_bytes(KEY).public_key()
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     public_key.write_bytes(pem)
@@ -101,8 +99,7 @@ def test_signatures_and_keyed_digests(tmp_path):
     verify_store = ["audit", "verify", log, "--store", tmp_path / "store"]
     assert graphkit(*verify_store).code == 18
     assert graphkit(*verify_store, *signed, *keyed).code == 0
-    entries = read_json("audit", "list", log, "--who", "ann", *keyed)
-    assert len(entries) == 2
+    assert len(read_json("audit", "list", log, "--who", "ann", *keyed)) == 2
 
 
 def test_an_export_has_a_line_for_each_entry(audited, tmp_path):

@@ -24,12 +24,12 @@ def waiting(runs, shop):
     return runs
 
 
-def resumed(store, app="shop:app"):
-    return graphkit("resume", store, "order-17", "--app", app, "--json").out.splitlines()
+def resume(store):
+    assert graphkit("resume", store, "order-17", "--app", "shop:app").code == 0
 
 
-def state_of(store, app="shop:app"):
-    return load_app(app, str(store)).get_state(AT)
+def state_of(store):
+    return load_app("shop:app", str(store)).get_state(AT)
 
 
 def test_interrupts(store):
@@ -59,14 +59,14 @@ def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
     assert done.out == 'order-17: answered "Ship lamp?" with yes; the next resume continues with it\n'
     assert read_json("interrupts", waiting) == []
     assert list(state_of(waiting).state["log"]) == ["reserved lamp"]  # nothing has run
-    resumed(waiting)
+    resume(waiting)
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: yes", "shipped to None"]
 
 
 def test_an_answer_from_the_input_and_as_json(waiting):
     done = graphkit("answer", waiting, "order-17", "--value", "-", "--json", stdin='{"ok": true}')
     assert (done.json["answer"], done.json["node"]) == ({"ok": True}, "approve")
-    resumed(waiting)
+    resume(waiting)
     assert "approval: {'ok': True}" in state_of(waiting).state["log"]
 
 
@@ -91,7 +91,7 @@ def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
     assert done.out == "stored for order-17: the next resume merges city, log\n"
     graphkit("update", waiting, "order-17", "--set", "city=Thun")
     graphkit("answer", waiting, "order-17", "--value", "1")
-    resumed(waiting)
+    resume(waiting)
     # Through the channels, in the order it came: the log grows, the city is replaced.
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "by hand", "approval: 1", "shipped to Thun"]
 
@@ -99,17 +99,15 @@ def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
 def test_an_update_with_the_graph(waiting):
     done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--set", "city=Bern", "--as-node", "approve")
     assert done.out == "updated order-17: it continues with ship\n"
-    resumed(waiting)
+    resume(waiting)
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "shipped to Bern"]
 
 
 def test_where_a_thread_goes_on(waiting):
-    done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--goto", "ship", "--json")
+    goto = ["update", waiting, "order-17", "--app", "shop:app", "--goto"]
+    done = graphkit(*goto, "ship", "--json")
     assert (done.json["next"], done.json["values"]) == ("ship", {})
-    back = graphkit(
-        "update", waiting, "order-17", "--app", "shop:app", "--goto", "reserve", "-c", done.json["checkpoint"]
-    )
-    assert back.code == 0
+    assert graphkit(*goto, "reserve", "-c", done.json["checkpoint"]).code == 0
     assert state_of(waiting).next == "reserve"
 
 
@@ -158,14 +156,8 @@ def test_a_rollback_removes_nothing(waiting):
 
 
 def test_unknown_threads_have_near_matches(store):
-    for command, rest in (
-        ("answer", ["--value", "1"]),
-        ("update", ["--set", "a=1"]),
-        ("rollback", ["0001"]),
-        ("fork", ["n"]),
-    ):
-        done = graphkit(command, store, "ordr-17", *rest)
-        assert_refused(done, 11, "did you mean order-17")
+    for command, *rest in (["answer", "--value", "1"], ["update", "--set", "a=1"], ["rollback", "0001"], ["fork", "n"]):
+        assert_refused(graphkit(command, store, "ordr-17", *rest), 11, "did you mean order-17")
 
 
 NESTED = """

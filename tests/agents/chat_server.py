@@ -94,7 +94,8 @@ class _Handler(Handler):
 
     def do_POST(self):
         request = self.read_json()
-        self.chat.headers.append({name.lower(): value for name, value in self.headers.items()})
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.chat.headers.append(headers)
         self.chat.requests.append(request)
         assert self.path == "/v1/chat/completions"
         reply = self.chat.answer(request)
@@ -104,7 +105,8 @@ class _Handler(Handler):
             self.send(reply.body, content_type, reply.status, **others)
         elif request.get("stream"):
             options = request.get("stream_options") or {}
-            self._stream(reply, include_usage=bool(options.get("include_usage")))
+            include_usage = bool(options.get("include_usage"))
+            self._stream(reply, include_usage=include_usage)
         else:
             body = json.dumps(_completion(reply))
             sent = None if reply.break_after is None else len(body) // 2

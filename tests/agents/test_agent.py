@@ -357,9 +357,10 @@ def test_state_history_and_a_run_from_an_older_checkpoint(run):
     assert len(agent.get_state_history("t")) == 6
     assert contents(agent.get_state("t", later).state, "user") == ["one", "two"]
     assert agent.get_state_history("other") == []
-    for unknown in (("t", "unknown"), ("other",)):
-        with pytest.raises(CheckpointNotFoundError):
-            agent.get_state(*unknown)
+    with pytest.raises(CheckpointNotFoundError):
+        agent.get_state("t", "unknown")
+    with pytest.raises(CheckpointNotFoundError):
+        agent.get_state("other")
 
 
 @pytest.mark.requirement("P33")
@@ -367,11 +368,13 @@ def test_update_state_goes_on_as_if_a_node_had_returned_the_values():
     chats = AgentBuilder().with_chat(echo, name="one").with_chat(echo, name="two")
     agent = chats.with_checkpointer(MemorySaver()).build()
     agent.run("hello", "t")
-    start = agent.get_state_history("t")[-1].checkpoint_id
-    mine = {"messages": [{"role": "assistant", "content": "mine"}]}
-    config = agent.update_state("t", mine, start, as_node="one")
+    start = agent.get_state_history("t")[-1]
+    mine = {"role": "assistant", "content": "mine"}
+    config = agent.update_state("t", {"messages": [mine]}, start.checkpoint_id, as_node="one")
     corrected = agent.get_state("t")
-    assert (corrected.checkpoint_id, corrected.parent_id, corrected.next) == (config.checkpoint_id, start, "two")
+    assert corrected.checkpoint_id == config.checkpoint_id
+    assert corrected.parent_id == start.checkpoint_id
+    assert corrected.next == "two"
     assert contents(agent.run(None, "t"), "assistant") == ["mine", "2: mine"]
 
 

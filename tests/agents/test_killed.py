@@ -150,12 +150,17 @@ def recorded(directory):
     for namespace in saver.namespaces("t"):
         history = THREAD.replace(checkpoint_ns=namespace)
         for checkpoint in saver.list(history):
-            writes = saver.get_writes(history.replace(checkpoint_id=checkpoint.id))
+            own = history.replace(checkpoint_id=checkpoint.id)
+            writes = saver.get_writes(own)
             for message in messages_in([checkpoint.state.get("messages", ()), writes]):
-                messages[message.get("id") or message["content"]] = message
-    results = {f"tool {message['tool_call_id']}" for message in messages.values() if message["role"] == "tool"}
+                key = message.get("id") or message["content"]
+                messages[key] = message
     replies = sum(message["role"] == "assistant" for message in messages.values())
-    return results | {f"model {number}" for number in range(replies)}
+    found = {f"model {number}" for number in range(replies)}
+    for message in messages.values():
+        if message["role"] == "tool":
+            found.add(f"tool {message['tool_call_id']}")
+    return found
 
 
 def number_of(request):
@@ -190,7 +195,8 @@ class Program:
         self.process.stdin.flush()
         code = int(self.process.stdout.readline())
         assert code in (0, -signal.SIGKILL)
-        repeated = known.intersection(self.calls(directory) - before)
+        made = self.calls(directory) - before
+        repeated = known.intersection(made)
         assert repeated == set(), f"recorded, and made again: {repeated}"
         return code != 0
 

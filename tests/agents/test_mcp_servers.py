@@ -114,10 +114,14 @@ def test_a_started_server_offers_its_tools_and_answers(local):
     assert add.parameters["required"] == ["a", "b"]
 
     async def use(call):
-        assert json.loads(await call["report"](city="Graz")) == {"city": "Graz", "degrees": 3}
+        report = await call["report"](city="Graz")
+        assert json.loads(report) == {"city": "Graz", "degrees": 3}
         (picture,) = await call["picture"]()
-        assert (picture["type"], picture["data"], picture["mimeType"]) == ("image", "cGl4ZWxz", "image/png")
-        sums = await asyncio.gather(*(call["add"](a=number, b=1) for number in range(20)))
+        assert picture["type"] == "image"
+        assert picture["data"] == "cGl4ZWxz"
+        assert picture["mimeType"] == "image/png"
+        additions = [call["add"](a=number, b=1) for number in range(20)]
+        sums = await asyncio.gather(*additions)
         assert sums == [*map(str, range(1, 21))]
         with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
             await call["fail"](reason="no")
@@ -127,7 +131,11 @@ def test_a_started_server_offers_its_tools_and_answers(local):
 
 
 def test_the_settings_choose_tools_approval_and_names(plain):
-    settings = plain.settings | {"tools": ["process", "add"], "requires_approval": ["add"], "prefix": "my."}
+    settings = plain.settings | {
+        "tools": ["process", "add"],
+        "requires_approval": ["add"],
+        "prefix": "my.",
+    }
     listed = McpServers({"test": settings}).tools()
     assert [(tool.name, tool.requires_approval) for tool in listed] == [("my_process", False), ("my_add", True)]
     assert asyncio.run(listed[1].function(a=1, b=2)) == "3"

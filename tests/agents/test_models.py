@@ -123,11 +123,14 @@ def test_a_function_is_a_model(function):
     model = make_model(function)
     assert isinstance(model, Model)
     assert make_model(model) is model
-    replies = [asyncio.run(model.arequest(QUESTION))]
-    if not model.is_async:
-        replies.append(model.request(QUESTION))
-    assert [reply["content"] for reply in replies] == ["1 messages"] * len(replies)
-    assert len(replies) == (1 if function is reply_later or isinstance(function, Callable) else 2)
+    is_async = function is reply_later or isinstance(function, Callable)
+    assert model.is_async == is_async
+    message = asyncio.run(model.arequest(QUESTION))
+    assert message == {"role": "assistant", "content": "1 messages", "id": message["id"]}
+    assert message["id"]
+    if not is_async:
+        message = model.request(QUESTION)
+        assert message["content"] == "1 messages"
 
 
 @pytest.mark.parametrize("function", [reply_later, plain_but_later])

@@ -256,14 +256,15 @@ def test_an_error_of_the_handler_passes_through_and_nothing_is_asked_again(conne
     ids=["one number", "no numbers", "one id", "no ids"],
 )
 def test_calls_of_compatible_servers_are_distinguished(connect, one, other):
-    deltas = [
-        {"tool_calls": [{**piece, "function": {"name": name, "arguments": "{}"}}]}
-        for name, piece in (("f", one), ("g", other))
-    ]
-    events = [{"choices": [{"delta": delta}]} for delta in deltas]
-    events.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
-    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
-    with chat_server.start([Reply(body=body, headers={"content-type": "text/event-stream"})]) as server:
+    body = ""
+    for name, piece in (("f", one), ("g", other)):
+        function = {"name": name, "arguments": "{}"}
+        delta = {"tool_calls": [piece | {"function": function}]}
+        event = json.dumps({"choices": [{"delta": delta}]})
+        body += f"data: {event}\n\n"
+    body += 'data: {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}\n\n'
+    reply = Reply(body=body, headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply]) as server:
         message = connect(server).request(QUESTION, TOOLS, lambda text: None)
     assert [each["function"]["name"] for each in message["tool_calls"]] == ["f", "g"]
     ids = {each["id"] for each in message["tool_calls"]}
@@ -428,11 +429,14 @@ def sent_texts(server):
 def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
     with chat_server.start([text("What?"), text("Hello")]) as server:
         agent = build(server)
-        assert contents(agent.run(HALF, "t"), "user") == [ESCAPED]
-        assert contents(agent.run("hello", "t"), "assistant") == ["What?", "Hello"]
+        state = agent.run(HALF, "t")
+        assert contents(state, "user") == [ESCAPED]
+        state = agent.run("hello", "t")
+        assert contents(state, "assistant") == ["What?", "Hello"]
     assert sent_texts(server) == [ESCAPED, "What?", "hello"]
     (record,) = caplog.records
-    assert (record.name, record.levelno) == ("graphkit.agents", logging.WARNING)
+    assert record.name == "graphkit.agents"
+    assert record.levelno == logging.WARNING
     assert r"'\udce9'" in record.getMessage()
 
 
@@ -456,8 +460,10 @@ def test_what_other_steps_and_inputs_store_is_sent(build):
 
     with chat_server.start([text("one"), text("two")]) as server:
         agent = build(server, step=step, prompt_template="Read {file}.")
-        agent.run({"messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]}, "t")
-        assert sent_texts(server) == [f"Read {ESCAPED}.", [{"type": "text", "text": ESCAPED}], ESCAPED]
+        message = {"role": "user", "content": [{"type": "text", "text": HALF}]}
+        agent.run({"messages": [message]}, "t")
+        parts = [{"type": "text", "text": ESCAPED}]
+        assert sent_texts(server) == [f"Read {ESCAPED}.", parts, ESCAPED]
         agent.update_state("t", {"messages": [{"role": "user", "content": HALF}]})
         agent.run("more", "t")
     assert sent_texts(server)[-3:] == [ESCAPED, "more", ESCAPED]  # of update_state, and again of the step

@@ -39,7 +39,9 @@ def test_a_scripted_model_gives_its_replies_in_order_and_records_the_requests():
     model = ScriptedModel(["Hello.", {"role": "assistant", "content": None, "tool_calls": []}])
     first = model([question])
     second = model.request([], tools=[{"type": "function"}])
-    assert (first["role"], first["content"], second["tool_calls"]) == ("assistant", "Hello.", [])
+    assert first["role"] == "assistant"
+    assert first["content"] == "Hello."
+    assert second["tool_calls"] == []
     assert first["id"] != second["id"]
     assert model.calls == [[question], []]
     assert model.tools == [[], [{"type": "function"}]]

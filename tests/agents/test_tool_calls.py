@@ -55,15 +55,22 @@ def test_tools_are_called_until_the_model_answers(run, till):
     assert nodes == ["chat", "chat_tools", "chat", "chat_tools", "chat", "__START__"]
 
 
+def tool_names(request):
+    _, schemas = request
+    return [schema["function"]["name"] for schema in schemas]
+
+
 def test_the_model_gets_the_schemas_of_its_tools_and_the_results_of_its_calls(run, till):
-    one, two = Script(calling(call("add", id="c1", a=1)), "x"), Script("x", "y", "z")
-    builder = AgentBuilder().with_chat(one, tools=[till.sell]).with_chat(two).with_tools(till.add)
-    run(builder.build(), "go")
-    for model, names in ((one, ["add", "sell"]), (two, ["add"])):
-        _, schemas = model.requests[0]
-        assert [schema["function"]["name"] for schema in schemas] == names
+    asked = calling(call("add", id="c1", a=1))
+    one = Script(asked, "x")
+    two = Script("x", "y", "z")
+    builder = AgentBuilder().with_chat(one, tools=[till.sell]).with_chat(two)
+    run(builder.with_tools(till.add).build(), "go")
+    assert tool_names(one.requests[0]) == ["add", "sell"]
+    assert tool_names(two.requests[0]) == ["add"]
     messages, _ = one.requests[1]
-    assert (messages[-1]["role"], messages[-1]["tool_call_id"], messages[-1]["content"]) == ("tool", "c1", "2")
+    result = messages[-1]
+    assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "c1", "2")
 
 
 @pytest.mark.sweep(ALL)
@@ -314,10 +321,15 @@ def test_several_approvals_wait_at_once_while_other_calls_go_on(run, till):
     calls = calling(call("add", a=1), *sales)
     agent = build(calls, "done", tools=[selling(till), till.add], saver=MemorySaver())
     run(agent, "go", "t")
-    ids = {waiting.payload["arguments"]["item"]: waiting.id for waiting in agent.get_state("t").interrupts}
+    ids = {}
+    snapshot = agent.get_state("t")
+    for waiting in snapshot.interrupts:
+        item = waiting.payload["arguments"]["item"]
+        ids[item] = waiting.id
     run(agent, GraphResume({ids["milk"]: True}), "t")
     assert till.sold == [("milk", 1)]
-    state = run(agent, GraphResume({ids["tea"]: False, ids["salt"]: True}), "t")
+    answers = {ids["tea"]: False, ids["salt"]: True}
+    state = run(agent, GraphResume(answers), "t")
     assert till.sold == [("milk", 1), ("salt", 1)]
     assert till.calls == [("add", 1, 1)]
     assert ["refused" in content for content in contents(state)] == [False, True, False, False]
@@ -342,15 +354,19 @@ def test_a_tool_may_ask_a_human_itself(run):
 
 
 def test_new_input_while_a_call_waits_leaves_no_call_without_a_result(run, till):
-    model = Script(calling(call("sell", id="c1", item="tea")), "never mind")
-    agent = AgentBuilder().with_chat(model).with_tools(selling(till)).with_checkpointer(MemorySaver()).build()
+    sale = calling(call("sell", id="c1", item="tea"))
+    model = Script(sale, "never mind")
+    builder = AgentBuilder().with_chat(model).with_tools(selling(till))
+    agent = builder.with_checkpointer(MemorySaver()).build()
     run(agent, "go", "t")
     state = run(agent, "forget it", "t")
     sent, _ = model.requests[-1]
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
-    assert sent[2]["tool_call_id"] == "c1"
-    assert sent[2]["content"].startswith("No result")
-    assert [message["role"] for message in state["messages"]] == ["user", "assistant", "user", "assistant"]
+    result = sent[2]
+    assert result["tool_call_id"] == "c1"
+    assert result["content"].startswith("No result")
+    stored = state["messages"]
+    assert [message["role"] for message in stored] == ["user", "assistant", "user", "assistant"]
     assert till.sold == []
 
 

@@ -156,7 +156,8 @@ def test_a_conversation_is_remembered_by_its_thread(model):
     Path("shop.yaml").write_text(agent_file(model))
     first = run("--thread", "bob", stdin="Hello\n\nHow are you?\n")
     assert_shows(first, 0, "You said 'Hello'. \nYou said 'How are you?'. \n", "2 turns; continue with --thread bob")
-    assert "continuing bob: 4 messages" in run("--thread", "bob", stdin="Bye\n").err
+    second = run("--thread", "bob", stdin="Bye\n")
+    assert "continuing bob: 4 messages" in second.err
     *messages, last = run("--json", stdin="Hi\n").lines
     assert len(messages) == 2
     thread = json.loads(last)["thread"]
@@ -200,7 +201,8 @@ def test_a_tool_is_approved_changed_or_refused(line, call, result):
 def test_an_approval_waits_for_the_next_process_and_an_answer_is_kept():
     first = run("--thread", "bob", stdin="cancel both\ny\n")
     said = '1 turn; a call waits for approval: cancel_order {"number": 4}; continue with --thread bob'
-    assert (first.code, first.out.split("\n")[-2]) == (0, said)
+    assert first.code == 0
+    assert first.out.endswith(f"{said}\n")
     assert calls() == ["model", "cancel 3"]
     again = run("--thread", "bob", "--json", stdin="")
     (payload,) = json.loads(again.lines[-1])["waiting"]

@@ -71,11 +71,14 @@ def test_verify_exits_with_12_if_the_log_or_the_store_was_changed(audited):
     (file,) = list_files(audited / "log")
     entries = read_entries(file)
     content = file.read_bytes()
-    write_entries(file, [entry.replace(b'"ann"', b'"eve"') for entry in entries])
+    changed = [entry.replace(b'"ann"', b'"eve"') for entry in entries]
+    write_entries(file, changed)
     verify = ["audit", "verify", audited / "log"]
     assert_shows(graphkit(*verify), 12, "it was changed")
-    found = graphkit(*verify, "--expect-head", f"5:{'0' * 64}", "--json")
-    assert (found.code, found.json["ok"]) == (12, False)
+    other_head = f"5:{'0' * 64}"
+    found = graphkit(*verify, "--expect-head", other_head, "--json")
+    assert found.code == 12
+    assert not found.json["ok"]
     file.write_bytes(content)
     saver = FileSystemSaver(audited / "store")
     saver.put_writes("ann/1", {"answer:1": "yes"})
@@ -99,7 +102,8 @@ def test_signatures_and_keyed_digests(tmp_path):
     verify_store = ["audit", "verify", log, "--store", tmp_path / "store"]
     assert graphkit(*verify_store).code == 18
     assert graphkit(*verify_store, *signed, *keyed).code == 0
-    assert len(read_json("audit", "list", log, "--who", "ann", *keyed)) == 2
+    entries = read_json("audit", "list", log, "--who", "ann", *keyed)
+    assert len(entries) == 2
 
 
 def test_an_export_has_a_line_for_each_entry(audited, tmp_path):

@@ -139,7 +139,8 @@ def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
     assert done.out == "again begins with 2 checkpoints of order-17 and continues with approve\n"
     assert read_json("history", waiting, "order-17") == before
     head, *rest = read_json("history", waiting, "again")
-    assert (head["created"], head["seconds"]) == (NOW.isoformat(), None), "its creation time is its own"
+    assert head["created"] == NOW.isoformat(), "its own creation time"
+    assert head["seconds"] is None
     # The checkpoints on the way to it are those of the other thread, times included.
     assert rest == older(before)[-len(rest) :]
 
@@ -152,7 +153,8 @@ def test_a_rollback_removes_nothing(waiting):
     head, *rest = read_json("history", waiting, "order-17")
     assert rest == older(before)
     assert (head["parent"], head["source"], head["status"]) == (reserved, "fork", "interrupted")
-    assert (head["created"], head["seconds"]) == (NOW.isoformat(), None)
+    assert head["created"] == NOW.isoformat()
+    assert head["seconds"] is None
 
 
 def test_unknown_threads_have_near_matches(store):
@@ -175,8 +177,9 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
     (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
-    assert graphkit("answer", runs, "t", "--value", '"yes"').code == 0
-    assert graphkit("resume", runs, "t", "--app", "nested:app").lines[-1] == "t finished after 3 steps"
+    graphkit("answer", runs, "t", "--value", '"yes"')
+    done = graphkit("resume", runs, "t", "--app", "nested:app")
+    assert done.lines[-1] == "t finished after 3 steps"
     assert read_json("show", runs, "t", "--key", "done") == "yes"
     assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"
     assert len(read_json("history", runs, "t", "--ns", "sub")) == 2

@@ -88,8 +88,10 @@ def test_without_the_extra_a_command_names_it_and_help_and_version_work(monkeypa
         assert run(*args) == (MissingDependencyError.exit_code, "", f"graphkit: {advice}\n")
     for args in (["--help"], ["-h"], []):
         code, out, err = run(*args)
-        assert (code, err, advice in out) == (0, "", True)
-        assert all(f"\n  {name} " in out for name in COMMANDS)
+        assert (code, err) == (0, "")
+        assert advice in out
+        for name in COMMANDS:
+            assert f"\n  {name} " in out
     assert run("--version") == (0, f"graphkit {__version__}\n", "")
 
 

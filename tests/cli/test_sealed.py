@@ -86,8 +86,10 @@ def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind
     name = f"{kind}{target}"
     copy = ["copy", store, "--to", name, "--key-file", keys]
     assert graphkit(*copy).code == 0
-    assert SECRET in graphkit("show", name, "order-17", GRAPHKIT_KEYS=str(keys)).out
-    assert_refused(graphkit("show", name, "order-17"), 21, "--key-file names the keys")
+    shown = graphkit("show", name, "order-17", GRAPHKIT_KEYS=str(keys))
+    assert SECRET in shown.out
+    refused = graphkit("show", name, "order-17")
+    assert_refused(refused, 21, "--key-file names the keys")
     files = [path for path in target.parent.rglob("*") if path.is_file()]
     assert files
     assert not any(SECRET.encode() in path.read_bytes() for path in files)

@@ -131,7 +131,8 @@ def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
     names = [line.split()[0] for line in done.lines[1:]]
     assert names == ["''", r"a\x1b[31m\nb"]
     shown = graphkit("show", store, names[1])
-    assert (shown.code, "\x1b" in shown.out) == (0, False)
+    assert shown.code == 0
+    assert "\x1b" not in shown.out
 
 
 @pytest.mark.requirement("G36", "H44", "P90")
@@ -223,7 +224,8 @@ def test_the_time_until_an_answer_or_an_update_and_between_runs_is_not_that_of_a
     saver.put("order-18", checkpoint(50, START, "pack", {}, 13, source="input"))
     saver.put("order-18", checkpoint(51, "pack", "pack", {}, 50, source="update"))
     assert took(store, "order-18") == [None, None, 120.0, None]
-    saver.put_writes("import-a", {"failure": {"node_id": "read", "type": "E", "message": "no", "at": NOW}})
+    failure = {"node_id": "read", "type": "E", "message": "no", "at": NOW}
+    saver.put_writes("import-a", {"failure": failure})
     saver.put_writes("import-a", {"failure": None})  # the run went on
     saver.put("import-a", checkpoint(50, "read", "write", {}, 21))
     assert took(store, "import-a") == [None, None]

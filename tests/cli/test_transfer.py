@@ -468,7 +468,8 @@ def test_export_and_import(store, tmp_path, saver):
     would = graphkit("export", store, "--output", file, "--dry-run")
     assert would.out == f"would export 3 threads to {file}: import-a, order-17, order-18\n"
     assert not file.exists()
-    assert graphkit("export", store, "--output", file).out == f"exported 3 threads to {file}\n"
+    done = graphkit("export", store, "--output", file)
+    assert done.out == f"exported 3 threads to {file}\n"
     would = graphkit("import", tmp_path / "b", file, "--dry-run")
     assert would.out == "would import 3 threads: import-a, order-17, order-18\n"
     assert not (tmp_path / "b").exists()

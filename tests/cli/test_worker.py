@@ -226,13 +226,15 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, start):
     with FileSystemSaver(place / "runs", fsync="never") as saver:
         begin(saver, "t")
         asked = worker.until(lambda line: line["interrupts"])
-        assert (asked["thread"], asked["interrupts"][0]["reason"]) == ("t", {"question": "ok?"})
+        assert asked["thread"] == "t"
+        assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
         answer(saver, "t", "yes")
         with inside_the_node(place):
             worker.process.send_signal(signal.SIGTERM)
             assert "stopping after the current node" in worker.process.stderr.readline()
         rest, _, code = worker.rows()
-        assert (code, rest[-1]) == (0, {"runs": 2})
+        assert code == 0
+        assert rest[-1] == {"runs": 2}
         assert log_of(saver, "t") == STORY[:-1]
         assert not saver.interrupts("t")  # nobody has to answer for it
         again, _, code = start("--once").rows()

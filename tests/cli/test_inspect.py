@@ -147,6 +147,7 @@ def test_diff(store):  # compare two; added, removed and changed keys, new nodes
         ({"n": 1}, {"n": True}, ["~ n: 1 → true"]),
         ({"n": float("nan")}, {"n": float("nan")}, ["the states are the same"]),
         ({"t": "one\ntwo\nthree"}, {"t": "one\n2\nthree"}, ["~ t:", "    one", "  - two", "  + 2", "    three"]),
+        ({"t": "x" * 60}, {"t": "y" * 60}, ["~ t:", "  - " + "x" * 60, "  + " + "y" * 60]),
         ({"t": 1}, {"t": "x" * 600}, ["~ t:", "  - 1", "  + " + "x" * 499 + "…"]),
     ],
 )
@@ -218,6 +219,7 @@ def test_types_of_a_graph(runs, shop):
 
 class Colour(enum.Enum):
     RED = 1
+    BLUE = 2
 
 
 class Rights(enum.Flag):
@@ -238,7 +240,7 @@ class Place:
 
 def test_values_of_unknown_types_are_shown_by_their_fields_in_sets_and_as_keys_too(tmp_path):
     strange = {
-        "colours": [Colour.RED], "rights": Rights.READ | Rights.WRITE, "point": Point(Pair(1, Colour.RED)),
+        "colours": [Colour.RED, Colour.BLUE, Colour.RED], "rights": Rights.READ | Rights.WRITE, "point": Point(Pair(1, Colour.RED)),
         "places": {Place("Bern", {"a": 1}), Place("Basel")},
         "models": {Model(model_name="m"): Pair(Model(model_name="n"), frozenset({Place("Chur")}))},
         "pairs": {(1, Pair(1, 2))},
@@ -248,7 +250,7 @@ def test_values_of_unknown_types_are_shown_by_their_fields_in_sets_and_as_keys_t
     here = saver.put("t", checkpoint(2, "m", "x", {**strange, "pairs": {(1, Pair(1, 3))}}, 1))
     saver.put_writes(here, {"interrupt:q": {**STOP, "payload": Point(1), "created_at": NOW}})
     assert read_json("show", tmp_path, "t")["state"] == {
-        "colours": ["RED"], "rights": 3, "point": {"x": {"a": 1, "b": "RED"}},
+        "colours": ["RED", "BLUE", "RED"], "rights": 3, "point": {"x": {"a": 1, "b": "RED"}},
         "places": [{"city": "Basel", "tags": {}}, {"city": "Bern", "tags": {"a": 1}}],
         "models": {"Model(model_name='m', inner=None)": {"a": {"model_name": "n", "inner": None}, "b": [{"city": "Chur", "tags": {}}]}},
         "pairs": [[1, {"a": 1, "b": 3}]],

@@ -8,7 +8,6 @@ process that was killed and restarted is answered by what it asks. `server.reque
 """
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ class Reply:
     """Sent as it is, instead of a completion."""
     break_after: int | None = None
     """Close the connection after so many events of a stream; without a stream, in the middle of the body."""
-    finish_reason: str | None = None
     piece: int = 4
     """How many characters of text or arguments one event of a stream carries."""
     usage: Mapping | None = None
@@ -75,13 +73,7 @@ class ChatServer:
 def scripted(replies: Sequence):
     """Answer the n-th request with the n-th reply; any further one with an error that says so."""
     remaining = iter(replies)
-    lock = threading.Lock()
-
-    def answer(_request):
-        with lock:
-            return next(remaining, failure(400, "the script has no more replies"))
-
-    return answer
+    return lambda _request: next(remaining, failure(400, "the script has no more replies"))
 
 
 @contextmanager
@@ -105,10 +97,7 @@ class _Handler(Handler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.chat.headers.append(headers)
         self.chat.requests.append(request)
-        if self.path != "/v1/chat/completions":
-            error = {"message": f"no such path: {self.path}"}
-            self.send(json.dumps({"error": error}), status=404)
-            return
+        assert self.path == "/v1/chat/completions"
         reply = self.chat.answer(request)
         if reply.body is not None:
             content_type = reply.headers.get("content-type", "application/json")
@@ -117,13 +106,13 @@ class _Handler(Handler):
         elif request.get("stream"):
             options = request.get("stream_options") or {}
             include_usage = bool(options.get("include_usage"))
-            self._stream(reply, include_usage)
+            self._stream(reply, include_usage=include_usage)
         else:
             body = json.dumps(_completion(reply))
             sent = None if reply.break_after is None else len(body) // 2
             self.send(body, status=reply.status, sent=sent, **reply.headers)
 
-    def _stream(self, reply, include_usage):
+    def _stream(self, reply, *, include_usage):
         self.send_response(reply.status)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -142,15 +131,18 @@ class _Handler(Handler):
 
 def _completion(reply):
     choice = {"index": 0, "message": dict(reply.message), "finish_reason": _finish_reason(reply)}
-    completion = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "test", "choices": [choice]}
-    if reply.usage is not None:
-        completion["usage"] = dict(reply.usage)
-    return completion
+    usage = {} if reply.usage is None else {"usage": dict(reply.usage)}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "test",
+        "choices": [choice],
+        **usage,
+    }
 
 
 def _finish_reason(reply):
-    if reply.finish_reason is not None:
-        return reply.finish_reason
     return "tool_calls" if reply.message.get("tool_calls") else "stop"
 
 
@@ -168,10 +160,7 @@ def _events(reply, include_usage):
             yield _call_chunk({"arguments": piece}, index=index)
     yield _chunk({}, finish_reason=_finish_reason(reply))
     if include_usage and reply.usage is not None:
-        last = json.loads(_chunk({}))
-        last["choices"] = []
-        last["usage"] = dict(reply.usage)
-        yield json.dumps(last)
+        yield json.dumps(json.loads(_chunk({})) | {"choices": [], "usage": dict(reply.usage)})
     yield "[DONE]"
 
 

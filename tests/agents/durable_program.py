@@ -1,9 +1,13 @@
-"""An agent of pydantic-ai that a test kills, and the notes that it leaves."""
+"""An agent of pydantic-ai that is killed at a call of its store, and the notes that it leaves.
+
+`python -m tests.agents.durable_program DIRECTORY WHEN CALL` starts the run, or goes on with it, to its end, and is
+killed before or after this call; 0 kills it never. The last note is the number of calls.
+"""
 
 import os
-import random
 import re
-import time
+import signal
+import sys
 from pathlib import Path
 
 from pydantic_ai import Agent, DeferredToolRequests
@@ -11,64 +15,71 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 from graphkit import GraphResume, RunnableConfig
-from graphkit.pydantic_ai import (
-    _durability,  # noqa: F401 - in the process that is not killed
-    make_durable,
-)
+from graphkit.pydantic_ai import make_durable
 from savers import FileSystemSaver
 
 STEPS = [["c1", "c2", "c3"], ["c4", "approve_c5"], ["c6", "c7"], []]
 """The tool calls of each answer of the model."""
-MODEL_CALLS = [f"m{number}" for number in range(len(STEPS))]
-TOOL_CALLS = ["c1", "c2", "c3", "c4", "approve_c5", "c6", "c7"]
-THREAD = RunnableConfig("t")
+CALLS = {f"m{number}" for number in range(len(STEPS))}.union(*STEPS)
 
 
-def note(directory, line):
+def note(line):
     """Append a line, which outlives the process."""
-    file = os.open(Path(directory) / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(file, f"{line}\n".encode())
-    os.close(file)
+    with Path(sys.argv[1], "notes").open("a") as notes:
+        notes.write(f"{line}\n")
 
 
-class NotingSaver(FileSystemSaver):
-    """Notes what is durable: each recorded result contains `result of <call>`."""
+class DeadlySaver(FileSystemSaver):
+    """Kills the process at a call; notes what is durable: each recorded result contains `result of <call>`."""
+
+    calls = 0
+
+    def store(self, method, *arguments):
+        self.calls += 1
+        moment = (sys.argv[2], int(sys.argv[3]))
+        if moment == ("before", self.calls):
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = method(*arguments)
+        for call in re.findall(r"result of (\w+)", repr(arguments)):
+            note(f"recorded {call}")
+        if moment == ("after", self.calls):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    def put(self, config, checkpoint):
+        return self.store(super().put, config, checkpoint)
 
     def put_writes(self, config, writes):
-        super().put_writes(config, writes)
-        for call in re.findall(r"result of (\w+)", repr(dict(writes))):
-            note(Path(self.base_directory).parent, f"recorded {call}")
+        self.store(super().put_writes, config, writes)
 
 
-def make_agent(directory):
-    def answer(messages, info):
-        number = sum(isinstance(message, ModelResponse) for message in messages)
-        time.sleep(random.uniform(0, 0.005))
-        note(directory, f"effect m{number}")
-        calls = [
-            ToolCallPart("approved" if call.startswith("approve") else "work", {"mark": call}, call)
-            for call in STEPS[number]
-        ]
-        return ModelResponse(parts=[TextPart(f"result of m{number}"), *calls])
+def answer(messages, info):
+    number = sum(isinstance(message, ModelResponse) for message in messages)
+    note(f"effect m{number}")
+    calls = [
+        ToolCallPart("approved" if call.startswith("approve") else "work", {"mark": call}, call)
+        for call in STEPS[number]
+    ]
+    return ModelResponse(parts=[TextPart(f"result of m{number}"), *calls])
 
+
+def work(mark: str) -> str:
+    note(f"effect {mark}")
+    return f"result of {mark}"
+
+
+def main():
     agent = Agent(FunctionModel(answer), output_type=[str, DeferredToolRequests], name="worker")
-
-    def work(mark: str) -> str:
-        time.sleep(random.uniform(0, 0.01))
-        note(directory, f"effect {mark}")
-        return f"result of {mark}"
-
     agent.tool_plain(work)
     agent.tool_plain(work, name="approved", requires_approval=True)
-    return agent
-
-
-def go_on(directory):
-    """Start the run, or go on with it, to its end."""
-    note(directory, "attempt")
-    with NotingSaver(Path(directory) / "runs") as saver:
-        durable = make_durable(make_agent(directory), saver)
-        result = durable.run("go" if saver.get(THREAD) is None else None, "t")
+    with DeadlySaver(Path(sys.argv[1], "runs"), fsync="never") as saver:
+        durable = make_durable(agent, saver)
+        result = durable.run("go" if saver.get(RunnableConfig("t")) is None else None, "t")
         if result.interrupts:
             result = durable.run(GraphResume(True), "t")
-        note(directory, f"output {result.output}")
+        assert result.output == "result of m3"
+        note(saver.calls)
+
+
+if __name__ == "__main__":
+    main()

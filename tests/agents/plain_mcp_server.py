@@ -50,7 +50,7 @@ def complain(name, kind):
     """Fail with a variable of the environment in the error, of the tool or of the protocol."""
     if kind == "tool":
         return {"content": [{"type": "text", "text": f"bad key {os.environ[name]}"}], "isError": True}
-    raise ValueError(f"bad key {os.environ[name]}")
+    raise RefusalError(-32602, f"bad key {os.environ[name]}")
 
 
 def refuse(code, message):
@@ -133,8 +133,6 @@ def main():
             reply["result"] = answer(message["method"], message.get("params", {}))
         except KeyError:
             reply["error"] = {"code": -32601, "message": "Method not found"}
-        except ValueError as error:
-            reply["error"] = {"code": -32602, "message": str(error)}
         except RefusalError as error:
             reply["error"] = error.error
             is_last = error.is_last

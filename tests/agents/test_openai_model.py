@@ -65,16 +65,10 @@ def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streame
         on_text = pieces.append if is_streamed else None
         first, second = ask(model, on_text), ask(model, on_text)
 
-    assert {**first, "id": 0} == {
-        "role": "assistant",
-        "content": "Hello there!",
-        "finish_reason": "stop",
-        "usage": usage,
-        "id": 0,
-    }
+    said = {"role": "assistant", "content": "Hello there!"}
+    assert first == {**said, "finish_reason": "stop", "usage": usage, "id": first["id"]}
     assert first["id"] != second["id"]
-    assert "".join(pieces) == ("Hello there!" * 2 if is_streamed else "")
-    assert len(pieces) == (6 if is_streamed else 0)
+    assert pieces == (["Hell", "o th", "ere!"] * 2 if is_streamed else [])
 
 
 @both
@@ -144,12 +138,10 @@ def test_the_request_has_the_form_of_the_protocol_and_nothing_of_ours(connect):
     "reply",
     [
         failure(429, "slow down"),
-        failure(500),
         Reply(body="<html>busy</html>", headers={"content-type": "text/html"}),
         Reply(body="{broken", headers={"content-type": "application/json"}),
         Reply(body='{"choices": [{"message": {"role": "assistant", "tool_calls": [{}]}}]}'),
         Reply(body='{"error": {"message": "overloaded"}}'),
-        text("Hello there", break_after=1),
     ],
     ids=lambda reply: f"{reply.status}-{reply.body}"[:30],
 )
@@ -190,9 +182,12 @@ def test_what_does_not_pass_is_asked_once(connect, ask, reply, reason):
     assert f"after 1 attempt: {reason}" in str(caught.value)
 
 
-def test_a_server_that_is_not_there(connect):
-    with chat_server.start([]) as server:
-        pass
+def test_a_server_that_is_not_there_or_does_not_answer_is_asked_again(connect):
+    never = threading.Event()
+    with chat_server.start(lambda _request: never.wait(60) and text("late")) as server:
+        with pytest.raises(ModelError, match=r"after 3 attempts: .* did not answer within the timeout of 0.05 s"):
+            connect(server, timeout=0.05).request(QUESTION)
+        never.set()
     with pytest.raises(ModelError, match=r"after 3 attempts: the connection to http://127.0.0.1:\d+/v1/ failed"):
         connect(server).request(QUESTION)
 
@@ -204,19 +199,6 @@ def test_no_attempt_starts_before_the_time_that_the_server_names(connect, monkey
     with chat_server.start([failure(429, retry_after=value), text("Hello")]) as server:
         connect(server, retry={"initial_delay": 0.25, "jitter": False}).request(QUESTION)
     assert delays == [7.0 if value == "7" else 0.25]  # a date in the past and no date at all ask for no delay
-
-
-def test_a_timeout_is_a_failure_that_passes(connect):
-    never = threading.Event()
-
-    def hang(_request):
-        never.wait(60)
-        return text("late")
-
-    with chat_server.start(hang) as server:
-        with pytest.raises(ModelError, match=r"after 2 attempts: .* did not answer within the timeout of 0.05 s"):
-            connect(server, timeout=0.05, retry={"max_attempts": 2, "initial_delay": 0}).request(QUESTION)
-        never.set()
 
 
 # ---------------------------------------------------------------------------------------------- streams that break
@@ -285,10 +267,8 @@ def test_calls_of_compatible_servers_are_distinguished(connect, one, other):
     with chat_server.start([reply]) as server:
         message = connect(server).request(QUESTION, TOOLS, lambda text: None)
     assert [each["function"]["name"] for each in message["tool_calls"]] == ["f", "g"]
-    first, second = (each["id"] for each in message["tool_calls"])
-    assert first
-    assert second
-    assert first != second
+    ids = {each["id"] for each in message["tool_calls"]}
+    assert len(ids - {"", None}) == 2
 
 
 # ---------------------------------------------------------------------------------------------- threads and loops
@@ -430,9 +410,8 @@ ESCAPED = r"name \udce9"
 
 
 @pytest.fixture
-def build(monkeypatch):
+def build():
     """Builds an agent whose model is behind a server."""
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
     with ExitStack() as stack:
 
         def build(server, *tools, step=lambda _: {}, **options):
@@ -461,31 +440,27 @@ def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
     assert r"'\udce9'" in record.getMessage()
 
 
-@pytest.mark.parametrize("result", [HALF, {"sizes": {HALF: [HALF]}}, ValueError(HALF)], ids=ascii)
+@pytest.mark.parametrize("result", [{"sizes": {HALF: [HALF]}}, ValueError(HALF)], ids=ascii)
 def test_a_result_or_an_error_of_a_tool_is_sent(build, result):
     def look() -> object:
-        """Look."""
         if isinstance(result, ValueError):
             raise result
         return result
 
-    with chat_server.start([calls(("look", {})), text("done"), text("bye")]) as server:
-        agent = build(server, look)
-        (content,) = contents(agent.run("go", "t"))
-        assert agent.run("more", "t")["messages"][-1]["content"] == "bye"
+    with chat_server.start([calls(("look", {})), text("done")]) as server:
+        (content,) = contents(build(server, look).run("go", "t"))
     assert "\\udce9" in content
     assert HALF not in content
     assert sent_texts(server)[2] == content
 
 
 def test_what_other_steps_and_inputs_store_is_sent(build):
-    message = {"role": "user", "content": [{"type": "text", "text": HALF}]}
-
     def step(state):
         return {"file": HALF, "messages": [{"role": "user", "content": HALF}]}
 
     with chat_server.start([text("one"), text("two")]) as server:
         agent = build(server, step=step, prompt_template="Read {file}.")
+        message = {"role": "user", "content": [{"type": "text", "text": HALF}]}
         agent.run({"messages": [message]}, "t")
         parts = [{"type": "text", "text": ESCAPED}]
         assert sent_texts(server) == [f"Read {ESCAPED}.", parts, ESCAPED]

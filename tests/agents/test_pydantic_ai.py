@@ -1,9 +1,8 @@
 """Agents of pydantic-ai on graphkit threads: what is recorded is not made again, whoever goes on."""
 
 import asyncio
-import multiprocessing
 import os
-import random
+import signal
 import sys
 import threading
 import time
@@ -34,8 +33,9 @@ from graphkit import GraphResume, GraphRunnerError, NodeExecutionError
 from graphkit.errors import MissingDependencyError
 from graphkit.pydantic_ai import DurableResult, make_durable
 from savers import FileSystemSaver, MemorySaver
-from tests.agents import durable_program
-from tests.agents.durable_program import MODEL_CALLS, TOOL_CALLS
+from tests.agents.durable_program import CALLS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(tool, id, **arguments):
@@ -193,21 +193,27 @@ def test_a_new_prompt_is_refused_and_changes_nothing_until_the_answers_are_used(
     assert calls == ["cancel 2"]
 
 
-def test_a_resume_finds_the_records_whatever_the_name_of_the_agent(tmp_path):
-    asked = []
-    for name in (None, "renamed"):
-        script = Script(call("look_up", "c1", number=1), *(["done"] if name else []))
-        agent = make_shop(script, [])
-        agent.name = name  # pydantic-ai infers one from the variable of the first caller
-        with FileSystemSaver(tmp_path) as saver:
-            durable = make_durable(agent, saver)
-            if name is None:
-                with pytest.raises(NodeExecutionError, match="IndexError"):
-                    durable.run("go", "t")
-            else:
-                assert durable.run(None, "t").output == "done"
-        asked.append(len(script.asked))
-    assert asked == [2, 1]
+@pytest.mark.parametrize("first", ["run", "stream"])
+def test_a_run_that_failed_goes_on_with_or_without_a_stream_whatever_the_name_of_the_agent(tmp_path, first):
+    script = Script([call("break_down", "c1")], "done")
+    agent = make_shop(script, [])
+    attempts = []
+
+    @agent.tool_plain
+    def break_down() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError("no")
+        return "yes"
+
+    durable = make_durable(agent, saver := MemorySaver())
+    with pytest.raises(NodeExecutionError, match="no"):
+        list(durable.stream("go", "t")) if first == "stream" else durable.run("go", "t")
+    agent.name = "renamed"  # pydantic-ai infers one from the variable of the first caller
+    durable = make_durable(agent, saver)
+    result = durable.run(None, "t") if first == "stream" else [*durable.stream(None, "t")][-1]
+    assert result.output.strip() == "done"
+    assert len(script.asked) == 2
 
 
 class SlowSaver(MemorySaver):
@@ -274,9 +280,8 @@ def test_a_tool_on_a_thread_is_waited_for_and_recorded_although_the_run_is_cance
 
 
 def test_a_stream_yields_events_while_they_happen_and_the_result_last():
-    calls = []
     script = Script([call("look_up", "c1", number=1)], "All is well")
-    durable = make_durable(make_shop(script, calls), MemorySaver())
+    durable = make_durable(make_shop(script, []), MemorySaver())
     *events, result = durable.stream("go", "t")
     pieces = []
     for event in events:
@@ -287,29 +292,7 @@ def test_a_stream_yields_events_while_they_happen_and_the_result_last():
     assert pieces == ["All ", "is ", "well "]
     assert isinstance(result, DurableResult)
     assert result.output == "All is well "
-    assert calls == ["look up 1"]
-    assert len(script.asked) == 2
-
-
-@pytest.mark.parametrize("first", ["run", "stream"])
-def test_a_run_that_was_streamed_goes_on_without_a_stream_and_the_other_way_round(first):
-    script = Script([call("break_down", "c1")], "done")
-    agent = make_shop(script, [])
-    attempts = []
-
-    @agent.tool_plain
-    def break_down() -> str:
-        attempts.append(1)
-        if len(attempts) == 1:
-            raise OSError("no")
-        return "yes"
-
-    durable = make_durable(agent, MemorySaver())
-    runs = {"run": durable.run, "stream": lambda prompt, thread: [*durable.stream(prompt, thread)][-1]}
-    with pytest.raises(NodeExecutionError, match="no"):
-        runs.pop(first)("go", "t")
-    (go_on,) = runs.values()
-    assert go_on(None, "t").output.strip() == "done"
+    assert returned(result) == ["order 1"]
     assert len(script.asked) == 2
 
 
@@ -330,13 +313,8 @@ def test_closing_a_stream_ends_the_call_of_the_model():
     assert ended == [1]
 
 
-class Trip(BaseModel):
-    city: str
-    day: date
-
-
-def test_outputs_prompts_and_dependencies_of_any_type():
-    agent = Agent(TestModel(custom_output_args={"city": "Bern", "day": "2026-11-26"}), output_type=Trip, deps_type=list)
+def test_prompts_and_dependencies_of_any_type():
+    agent = Agent(TestModel(), deps_type=list)
 
     @agent.tool
     def note(context: RunContext[list]) -> str:
@@ -344,17 +322,15 @@ def test_outputs_prompts_and_dependencies_of_any_type():
         return "noted"
 
     deps = []
-    durable = make_durable(agent, MemorySaver())
     prompt = ["Where is this?", ImageUrl("https://example.com/a.png")]
-    result = durable.run(prompt, "t", deps=deps)
-    assert result.output == Trip(city="Bern", day=date(2026, 11, 26))
-    assert durable.run(None, "t").output == result.output
+    result = make_durable(agent, MemorySaver()).run(prompt, "t", deps=deps)
     assert result.messages[0].parts[0].content == prompt
     assert len(deps) == 1
 
 
 class Seat(BaseModel):
     number: int
+    day: date = date(2026, 11, 26)
 
 
 SEATED = []
@@ -404,56 +380,29 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch, sweep):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # or the server of 3.11 cannot preload
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["tests.agents.durable_program"])
-    chance = random.Random("kills")
-    undisturbed = tmp_path / "undisturbed"
-    go_on(processes, undisturbed, None)
-    began = time.monotonic()
-    go_on(processes, tmp_path / "measured", None)
-    whole = time.monotonic() - began
-    wanted = sweep.count(30, 6)
-    kills = 0
-    for number in range(10 * wanted):
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, launcher, when, sweep):
+    def go_on(directory, when="never", number=0):
+        """Go on with the run in a process of its own; its exit code and its notes."""
+        directory.mkdir(exist_ok=True)
+        done = launcher.run("-m", "tests.agents.durable_program", directory, when, number, cwd=ROOT)
+        return done.returncode, (directory / "notes").read_text(encoding="utf-8").splitlines()
+
+    _, undisturbed = go_on(tmp_path / "undisturbed")
+    calls = int(undisturbed[-1])
+    assert calls > 10
+    for number in sweep.some(range(2, calls), 3):  # the first call stores the input
         directory = tmp_path / f"{number}"
-        while not go_on(processes, directory, chance.uniform(0, whole) if kills < wanted else None):
-            kills += 1
-        assert_each_call_once(directory)
-        if kills == wanted:
-            break
-    assert kills == wanted
-
-
-def go_on(processes, directory, seconds):
-    """Go on in a process that is killed some time after it has begun, if not at None; return whether it ended."""
-    directory.mkdir(exist_ok=True)
-    notes = directory / "notes"
-    begun = notes.read_text(encoding="utf-8").count("attempt") if notes.exists() else 0
-    process = processes.Process(target=durable_program.go_on, args=(str(directory),))
-    process.start()
-    while process.is_alive() and (not notes.exists() or notes.read_text(encoding="utf-8").count("attempt") == begun):
-        time.sleep(0.001)
-    process.join(seconds)
-    has_ended = not process.is_alive()
-    process.kill()
-    process.join()
-    assert not has_ended or process.exitcode == 0
-    return has_ended
-
-
-def assert_each_call_once(directory: Path):
-    """No call that was recorded is made again, all are made, and the conversation ends."""
-    *lines, last = (directory / "notes").read_text(encoding="utf-8").splitlines()
-    recorded = set()
-    made = set()
-    for line in lines:
-        kind, _, name = line.partition(" ")
-        if kind == "effect":
-            assert name not in recorded
-            made.add(name)
-        elif kind == "recorded":
-            recorded.add(name)
-    assert made == {*MODEL_CALLS, *TOOL_CALLS}
-    assert last == "output result of m3"
+        killed, _ = go_on(directory, when, number)
+        ended, (*notes, _) = go_on(directory)
+        assert (killed, ended) == (-signal.SIGKILL, 0)
+        made = set()
+        recorded = set()
+        for note in notes:
+            kind, _, name = note.partition(" ")
+            if kind == "effect":
+                assert name not in recorded
+                made.add(name)
+            else:
+                recorded.add(name)
+        assert made == CALLS

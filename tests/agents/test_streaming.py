@@ -53,24 +53,6 @@ def test_the_text_of_a_model_that_does_not_stream_is_one_piece(stream):
     assert texts(stream(calling(call("add", a=1)), "it is 2", pieces=False)) == ["it is 2"]
 
 
-def test_a_piece_arrives_before_the_model_is_done():
-    heard = threading.Event()
-
-    class Model(Script):
-        def request(self, messages, tools=(), on_text=None):
-            on_text("first")
-            assert heard.wait(60)
-            on_text("second")
-            return {"role": "assistant", "content": "first second"}
-
-    pieces = []
-    for output in build(Model()).stream("go"):
-        if isinstance(output, StreamingOutput):
-            pieces.append(output.chunk)
-            heard.set()
-    assert pieces == ["first", "second"]
-
-
 def test_closing_the_stream_ends_the_request():
     threads = []
 

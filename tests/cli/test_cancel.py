@@ -2,43 +2,24 @@
 
 import pytest
 
-from graphkit import operations
+from graphkit import START
 from savers import FileSystemSaver
-from tests.support.command_process import CommandProcess
-from tests.support.terminal import assert_shows, graphkit, read_json
+from tests.support.terminal import assert_shows, checkpoint, graphkit, read_json
 
 INPUT = '{"item": "lamp"}'
-FLOW = """
-import time
-from pathlib import Path
-from graphkit import END, START, StateGraph
-
-
-def wait(state, config):
-    (Path(__file__).parent / "began").touch()
-    while not config.is_cancelled and not (Path(__file__).parent / "go").exists():
-        time.sleep(0.01)
-    return {}
-
-
-graph = StateGraph({}).add_node("wait", wait).add_node("last", lambda state: {})
-app = graph.add_edge(START, "wait").add_edge("wait", "last").add_edge("last", END).compile()
-"""
-
 CANCELS_ITSELF = """
-from graphkit import END, START, StateGraph, operations
+from graphkit import operations
 from savers import FileSystemSaver
+from tests.support.graphs import make_chain
 
 
 def stop(state, config):
     operations.cancel(FileSystemSaver("runs"), "t", reason="sold out")
     while not config.is_cancelled:
         pass
-    return {}
 
 
-graph = StateGraph({}).add_node("stop", stop).add_node("last", lambda state: {})
-app = graph.add_edge(START, "stop").add_edge("stop", "last").add_edge("last", END).compile()
+app = make_chain({}, stop=stop, last=lambda state: {}).compile()
 """
 
 
@@ -84,28 +65,20 @@ def test_a_pause_of_a_thread_that_does_not_run(store):
     assert graphkit("pause", store, "t").out == "t is interrupted: nothing to stop\n"
 
 
-@pytest.mark.parametrize("command", ["cancel", "pause"])
-def test_a_run_of_another_process_stops(tmp_path, runs, launcher, command):
-    (tmp_path / "flow.py").write_text(FLOW)
-    with FileSystemSaver(runs, fsync="never") as saver:
-        words = ["run", "runs", "--app", "flow:app", "-t", "t", "--input", "{}", "--json"]
-        run = CommandProcess(launcher, *words, cwd=tmp_path)
-        with saver.watch(latest=True, interval=0.01) as changes:
-            while not (tmp_path / "began").exists():
-                changes.get(0.05)
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        ("pause", "t is running: it stops before its next node\n"),
+        ("cancel", "t is running: it ends before its next node\n"),
+    ],
+)
+def test_a_run_that_another_process_executes_is_asked_to_stop(runs, command, out):
+    with FileSystemSaver(runs) as saver, saver.run_lock("t"):
+        saver.put("t", checkpoint(1, START, "a", {}))
         (row,) = read_json("threads", runs)
         assert row["status"] == "running"
         assert graphkit("verify", runs).code == 0, "it waits for no run"
-        done = graphkit(command, runs, "t")
-        if command == "pause":
-            assert done.out == "t is running: it stops before its next node\n"
-            (tmp_path / "go").touch()
-        else:
-            assert done.out == "t is cancelled\n"
-        lines, err, code = run.end()
-    assert (err, code) == ("", 0)
-    assert f'"status": "{"cancelled" if command == "cancel" else "interrupted"}"' in lines[-1]
-    assert operations.cancel(FileSystemSaver(runs), "t") == (command == "pause")
+        assert graphkit(command, runs, "t").out == out
 
 
 def test_a_terminal_names_the_command_that_continues_a_cancelled_run(write_module):

@@ -24,12 +24,12 @@ def waiting(runs, shop):
     return runs
 
 
-def resumed(store, app="shop:app"):
-    return graphkit("resume", store, "order-17", "--app", app, "--json").out.splitlines()
+def resume(store):
+    assert graphkit("resume", store, "order-17", "--app", "shop:app").code == 0
 
 
-def state_of(store, app="shop:app"):
-    return load_app(app, str(store)).get_state(AT)
+def state_of(store):
+    return load_app("shop:app", str(store)).get_state(AT)
 
 
 def test_interrupts(store):
@@ -59,14 +59,14 @@ def test_an_answer_is_stored_and_a_resume_goes_on_with_it(waiting):
     assert done.out == 'order-17: answered "Ship lamp?" with yes; the next resume continues with it\n'
     assert read_json("interrupts", waiting) == []
     assert list(state_of(waiting).state["log"]) == ["reserved lamp"]  # nothing has run
-    resumed(waiting)
+    resume(waiting)
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "approval: yes", "shipped to None"]
 
 
 def test_an_answer_from_the_input_and_as_json(waiting):
     done = graphkit("answer", waiting, "order-17", "--value", "-", "--json", stdin='{"ok": true}')
     assert (done.json["answer"], done.json["node"]) == ({"ok": True}, "approve")
-    resumed(waiting)
+    resume(waiting)
     assert "approval: {'ok': True}" in state_of(waiting).state["log"]
 
 
@@ -76,8 +76,7 @@ def test_one_of_several_questions(saver, store):
         saver.put_writes("order-17", {f"interrupt:q-{number}": asked})
     answer = ["answer", store, "order-17", "--value", "1"]
     all_three = "q-1 (inside approve: Ship lamp?), q-2 (inside approve: Wrap?), q-10 (inside approve: Send?)"
-    unclear = graphkit(*answer)
-    assert_refused(unclear, 2, all_three)
+    assert_refused(graphkit(*answer), 2, all_three)
     assert graphkit(*answer, "--interrupt", "q-3").code == 11
     assert graphkit(*answer, "--interrupt", "-2").code == 0
     assert saver.get_writes("order-17")["answer:q-2"] == 1
@@ -92,7 +91,7 @@ def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
     assert done.out == "stored for order-17: the next resume merges city, log\n"
     graphkit("update", waiting, "order-17", "--set", "city=Thun")
     graphkit("answer", waiting, "order-17", "--value", "1")
-    resumed(waiting)
+    resume(waiting)
     # Through the channels, in the order it came: the log grows, the city is replaced.
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "by hand", "approval: 1", "shipped to Thun"]
 
@@ -100,17 +99,15 @@ def test_an_update_without_the_graph_is_merged_by_the_next_resume(waiting):
 def test_an_update_with_the_graph(waiting):
     done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--set", "city=Bern", "--as-node", "approve")
     assert done.out == "updated order-17: it continues with ship\n"
-    resumed(waiting)
+    resume(waiting)
     assert list(state_of(waiting).state["log"]) == ["reserved lamp", "shipped to Bern"]
 
 
 def test_where_a_thread_goes_on(waiting):
-    done = graphkit("update", waiting, "order-17", "--app", "shop:app", "--goto", "ship", "--json")
+    goto = ["update", waiting, "order-17", "--app", "shop:app", "--goto"]
+    done = graphkit(*goto, "ship", "--json")
     assert (done.json["next"], done.json["values"]) == ("ship", {})
-    back = graphkit(
-        "update", waiting, "order-17", "--app", "shop:app", "--goto", "reserve", "-c", done.json["checkpoint"]
-    )
-    assert back.code == 0
+    assert graphkit(*goto, "reserve", "-c", done.json["checkpoint"]).code == 0
     assert state_of(waiting).next == "reserve"
 
 
@@ -141,6 +138,11 @@ def test_a_fork_begins_with_the_path_to_a_checkpoint(waiting):
     done = graphkit("fork", waiting, "order-17", "again", "--checkpoint", reserved, "--app", "shop:app")
     assert done.out == "again begins with 2 checkpoints of order-17 and continues with approve\n"
     assert read_json("history", waiting, "order-17") == before
+    head, *rest = read_json("history", waiting, "again")
+    assert head["created"] == NOW.isoformat(), "its own creation time"
+    assert head["seconds"] is None
+    # The checkpoints on the way to it are those of the other thread, times included.
+    assert rest == older(before)[-len(rest) :]
 
 
 def test_a_rollback_removes_nothing(waiting):
@@ -151,53 +153,33 @@ def test_a_rollback_removes_nothing(waiting):
     head, *rest = read_json("history", waiting, "order-17")
     assert rest == older(before)
     assert (head["parent"], head["source"], head["status"]) == (reserved, "fork", "interrupted")
-
-
-@pytest.mark.parametrize("command", [["fork", "order-18", "new"], ["rollback", "order-18", "0011"]])
-def test_a_fork_and_a_rollback_have_a_creation_time_of_their_own(store, command):
-    name, thread, target = command
-    before = read_json("history", store, thread)
-    assert graphkit(name, store, thread, target).code == 0
-    head, *rest = read_json("history", store, target if name == "fork" else thread)
-    assert (head["created"], head["seconds"]) == (NOW.isoformat(), None)
-    # The checkpoints on the way to it are those of the other thread, times included.
-    assert rest == (before[1:] if name == "fork" else older(before))
+    assert head["created"] == NOW.isoformat()
+    assert head["seconds"] is None
 
 
 def test_unknown_threads_have_near_matches(store):
-    for command, rest in (
-        ("answer", ["--value", "1"]),
-        ("update", ["--set", "a=1"]),
-        ("rollback", ["0001"]),
-        ("fork", ["n"]),
-    ):
-        done = graphkit(command, store, "ordr-17", *rest)
-        assert_refused(done, 11, "did you mean order-17")
+    for command, *rest in (["answer", "--value", "1"], ["update", "--set", "a=1"], ["rollback", "0001"], ["fork", "n"]):
+        assert_refused(graphkit(command, store, "ordr-17", *rest), 11, "did you mean order-17")
 
 
 NESTED = """
-from graphkit import END, START, StateGraph, interrupt
-
-inner = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("Really?")})
-inner = inner.add_edge(START, "ask").add_edge("ask", END).compile()
-app = StateGraph({}).add_node("sub", inner).add_node("last", lambda state: {"done": state["answer"]})
-app = app.add_edge(START, "sub").add_edge("sub", "last").add_edge("last", END).compile()
+from graphkit import interrupt
+from tests.support.graphs import make_chain
+inner = make_chain({}, ask=lambda state: {"answer": interrupt("Really?")}).compile()
+app = make_chain({}, sub=inner, last=lambda state: {"done": state["answer"]}).compile()
 """
 
 
-def test_a_question_inside_an_embedded_graph(tmp_path, runs, shop):
-    (tmp_path / "nested.py").write_text(NESTED)
+def test_a_question_inside_an_embedded_graph(runs, write_module):
+    write_module("nested", NESTED)
     graphkit("run", runs, "--app", "nested:app", "--thread", "t")
     (row,) = read_json("interrupts", runs)
-    assert row["ns"] == "sub"
-    assert row["node"] == "ask"
-    assert row["payload"] == "Really?"
+    assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
     (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
-    assert graphkit("answer", runs, "t", "--value", '"yes"').code == 0
-    assert read_json("interrupts", runs) == []
-    resumed = graphkit("resume", runs, "t", "--app", "nested:app")
-    assert resumed.lines[-1] == "t finished after 3 steps"
+    graphkit("answer", runs, "t", "--value", '"yes"')
+    done = graphkit("resume", runs, "t", "--app", "nested:app")
+    assert done.lines[-1] == "t finished after 3 steps"
     assert read_json("show", runs, "t", "--key", "done") == "yes"
     assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"
     assert len(read_json("history", runs, "t", "--ns", "sub")) == 2

@@ -43,10 +43,8 @@ def test_a_whole_store_is_copied_to_another_one_and_what_is_new_later(store, tmp
     saver.release(RunnableConfig("order-18"))
     saver.put(RunnableConfig("order-18"), checkpoint(30, "a", "b", {"n": 1}))
     again = graphkit("copy", store, "--to", target)
-    assert again.out == (
-        f"copied 1 checkpoint and 1 version of 3 threads to {target}, verified; "
-        f"skipped 5 checkpoints that were already there\n"
-    )
+    new = f"copied 1 checkpoint and 1 version of 3 threads to {target}, verified"
+    assert again.out == f"{new}; skipped 5 checkpoints that were already there\n"
     third = read_json("copy", store, "--to", target)
     threads = ["import-a", "order-17", "order-18"]
     assert third == {
@@ -84,10 +82,8 @@ def test_a_thread_that_differs_stays_as_it_is(store, tmp_path):
     other = FileSystemSaver(tmp_path / "b", fsync="never")
     other.put(RunnableConfig("order-18"), checkpoint(99, "a", "b", {}))
     done = graphkit("copy", store, "order-18", "--to", tmp_path / "b")
-    assert (done.code, done.out) == (16, "")
-    assert "thread 'order-18': namespace '', checkpoint 00000000-0000-7000-8000-000000000099" in done.err
+    assert_refused(done, 16, "thread 'order-18': namespace '', checkpoint 00000000-0000-7000-8000-000000000099")
     assert [info.id[-2:] for info in other.history(RunnableConfig("order-18"))] == ["99"]
-    assert graphkit("copy", store, "--to", store).code == 18
 
 
 def test_a_copy_within_a_store_needs_two_names(store):
@@ -138,7 +134,6 @@ def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, 
     (row,) = read_json("threads", tmp_path / "b", "--status", "incomplete")
     assert row["thread"] == "order-17"
     assert read_json("show", tmp_path / "b", "order-17")["status"] == "incomplete"
-    assert read_json("history", tmp_path / "b", "order-17")[0]["status"] == "incomplete"
     assert "1 incomplete" in graphkit("stats", tmp_path / "b").out
     for name, *arguments in (["fork", "new"], ["copy", "new"], ["export"], ["release", "--dry-run"], ["release"]):
         done = graphkit(name, tmp_path / "b", "order-17", *arguments)

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from contextlib import closing
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -66,12 +67,14 @@ def test_reading_shows_what_it_shows_of_a_directory(database, store):
         assert without_sizes(done.json) == without_sizes(expected.json), command
 
 
-def test_an_operator_changes_a_database(database, tmp_path):
+def test_an_operator_changes_a_database_and_a_graph_runs_on_it(database, tmp_path, shop):
     def out(*words):
         done = graphkit(*words)
         assert (done.code, done.err) == (0, "")
         return done.out
 
+    assert "waits inside approve" in out("run", database, "--app", shop, "--thread", "t", "--input", '{"item": "cup"}')
+    assert graphkit("delete", database, "t", "--yes").code == 0
     assert "the next resume continues" in out("answer", database, "order-17", "--value", '"yes"')
     assert "stored for order-18" in out("update", database, "order-18", "--set", "item=box")
     assert out("fork", database, "order-18", "new").startswith("new begins with 2 checkpoints")
@@ -86,14 +89,6 @@ def test_an_operator_changes_a_database(database, tmp_path):
     assert read_json("history", database, "new")[0]["source"] == "fork"
 
 
-def test_a_graph_runs_on_a_database(empty, shop):
-    done = graphkit("run", empty, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
-    assert done.code == 0
-    assert graphkit("answer", empty, "t", "--value", '"yes"').code == 0
-    assert "resumed 1 run" in graphkit("worker", empty, "--app", shop, "--once").out
-    assert read_json("threads", empty)[0]["status"] == "finished"
-
-
 def test_what_a_database_cannot_do_is_an_error_with_advice(database):
     for command, advice in (
         (["repair", database], "restore a backup, or copy the other threads"),
@@ -105,13 +100,9 @@ def test_what_a_database_cannot_do_is_an_error_with_advice(database):
 
 
 def test_a_store_that_cannot_be_repaired_is_not_sent_to_repair(monkeypatch, store):
-    class Unrepairable:
-        register_types = staticmethod(lambda *types: None)
-        verify = staticmethod(FileSystemSaver(store).verify)
-        close = staticmethod(lambda: None)
-
     damage(store, "order-17")
-    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: Unrepairable())
+    unrepairable = Mock(spec=["register_types", "verify", "close"], verify=FileSystemSaver(store).verify)
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: unrepairable)
     done = graphkit("verify", "memory:")
     assert (done.code, "graphkit repair" in done.out, "restore a backup" in done.out) == (12, False, True)
 

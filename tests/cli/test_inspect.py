@@ -49,6 +49,9 @@ def test_show_as_json(store):
     assert data["state"] == {"item": "lamp", "log": ["reserved"]}
     assert data["waiting"] == read_json("interrupts", store)
     assert (data["created"], data["tags"], data["failure"]) == ("2026-11-20T11:02:00+00:00", [], None)
+    graphkit("answer", store, "order-17", "--value", "[1]")
+    data = read_json("show", store, "order-17")
+    assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, []), "what the resume finds"
 
 
 @pytest.mark.requirement("G36")
@@ -62,16 +65,14 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
 
 
-def test_a_checkpoint_whose_own_id_has_an_ellipsis_is_found_by_it(tmp_path):
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        saver.put("t", Checkpoint(id="…1", node_id="a", next_node_id=END, state={}))
-    assert read_json("show", tmp_path, "t", "--checkpoint", "…1")["id"] == "…1"
+def test_a_checkpoint_whose_own_id_has_an_ellipsis_is_found_by_it(store, saver):
+    saver.put("t", Checkpoint(id="…1", node_id="a", next_node_id=END, state={}))
+    assert read_json("show", store, "t", "--checkpoint", "…1")["id"] == "…1"
 
 
 @pytest.mark.requirement("H44")
 def test_the_keys_without_their_values(store):  # session state without memory values
-    data = read_json("show", store, "order-17", "--keys")
-    assert data["state"] == {"item": "str", "log": "FrozenList"}
+    assert read_json("show", store, "order-17", "--keys")["state"] == {"item": "str", "log": "FrozenList"}
 
 
 STATE = {"a": {"b": [1, 2, {"c": "deep"}], "odd.key": 5}, "text": "one\ntwo", "none": None, "when": NOW, "empty": []}
@@ -90,7 +91,6 @@ def test_one_key(deep):
         ("a.b[-3]", 1),
         ("a['odd.key']", 5),
         ("none", None),
-        ("a.b[0]", 1),
         ("empty", []),
     ):
         assert read_json("show", deep, "t", "--key", key) == expected
@@ -104,9 +104,7 @@ def test_no_such_key(deep):
         ("text.x", "there is no text.x; text"),
         ("a..b", "cannot parse the key"),
     ):
-        done = graphkit("show", deep, "t", "--key", key)
-        assert (done.code, done.out) == (2, "")
-        assert message in done.err
+        assert_refused(graphkit("show", deep, "t", "--key", key), 2, message)
 
 
 def test_a_tree_is_cut_at_the_terminal_and_whole_in_a_pipe(deep):
@@ -122,15 +120,7 @@ def test_a_tree_is_cut_at_the_terminal_and_whole_in_a_pipe(deep):
 
 
 @pytest.mark.requirement("H44")
-def test_diff(store):  # compare two
-    back = graphkit("diff", store, "order-18", "0013", "0011")
-    assert back.out == '~ n: 2 → 1\n- by: {"who": "bert"}\nno nodes in between\n'
-    assert graphkit("diff", store, "order-18", "0013", "0013").out == "the states are the same\nno nodes in between\n"
-    assert_refused(graphkit("diff", store, "import-a"), 2, "has no parent; name the one to compare it with")
-
-
-@pytest.mark.requirement("H44")
-def test_diff_with_the_parent(store):  # added, removed and changed keys, new nodes in path
+def test_diff(store):  # compare two; added, removed and changed keys, new nodes in path
     done = graphkit("diff", store, "order-18")
     assert done.out == '~ n: 1 → 2\n+ by: {"who": "bert"}\nnodes in between: pack\n'
     assert read_json("diff", store, "order-18") == {
@@ -142,6 +132,9 @@ def test_diff_with_the_parent(store):  # added, removed and changed keys, new no
             {"path": "by", "change": "added", "old": None, "new": {"who": "bert"}},
         ],
     }
+    back = graphkit("diff", store, "order-18", "0013", "0011")
+    assert back.out == '~ n: 2 → 1\n- by: {"who": "bert"}\nno nodes in between\n'
+    assert_refused(graphkit("diff", store, "import-a"), 2, "has no parent; name the one to compare it with")
 
 
 @pytest.mark.requirement("H44")  # values cut at 500 characters
@@ -198,16 +191,16 @@ def test_the_graph_with_the_path_taken(runs, shop):
 
 
 def test_a_path_has_only_what_nodes_led_to(runs, shop):
+    def path():
+        return read_json("graph", runs, "t")["path"]
+
     graphkit("submit", runs, "--app", shop, "--thread", "t", "--input", '{"item": "lamp"}')
-    assert read_json("graph", runs, "t")["path"] == []
+    assert path() == []
     graphkit("worker", runs, "--app", shop, "--once")
-    assert read_json("graph", runs, "t")["path"] == [START, "reserve"]
     graphkit("update", runs, "t", "--set", "item=desk", "--app", shop)
-    assert read_json("graph", runs, "t")["path"] == [START, "reserve"]
-    for _ in range(2):
-        assert graphkit("prune", runs, "t", "--keep-last", "1", "--interrupted").code == 0
-    assert read_json("graph", runs, "t")["path"] == []
-    assert graphkit("graph", runs, "t", "--format", "text").code == 0
+    assert path() == [START, "reserve"]
+    graphkit("prune", runs, "t", "--keep-last", "1", "--interrupted")
+    assert path() == []
 
 
 def test_types_of_a_graph(runs, shop):
@@ -234,30 +227,9 @@ class Rights(enum.Flag):
     WRITE = 2
 
 
-class Model(BaseModel):
+class Model(BaseModel, frozen=True):
     model_name: str
     inner: object = None
-
-
-def test_types_that_are_unknown_here_are_shown_by_their_fields(tmp_path):
-    strange = {
-        "colours": [Colour.RED, Colour.BLUE, Colour.RED], "rights": Rights.READ | Rights.WRITE,
-        "points": [Point(1), Point(Pair(1, Colour.RED))], "model": Model(model_name="m", inner=Point(3)),
-    }  # fmt: skip
-    saver = FileSystemSaver(tmp_path, fsync="never", types=[Colour, Rights, Pair, Point, Model])
-    here = saver.put("t", checkpoint(1, "n", "m", strange))
-    saver.put_writes(here, {"interrupt:q": {**STOP, "payload": Point(1), "created_at": NOW}})
-    assert read_json("show", tmp_path, "t")["state"] == {
-        "colours": ["RED", "BLUE", "RED"], "rights": 3, "points": [{"x": 1}, {"x": {"a": 1, "b": "RED"}}],
-        "model": {"model_name": "m", "inner": {"x": 3}},
-    }  # fmt: skip
-    (waiting,) = read_json("interrupts", tmp_path)
-    (row,) = read_json("threads", tmp_path)
-    assert waiting["payload"] == row["waiting"] == {"x": 1}
-
-
-class Name(BaseModel, frozen=True):
-    text: str
 
 
 @dataclass(frozen=True)
@@ -266,24 +238,25 @@ class Place:
     tags: dict = field(default_factory=dict, hash=False)
 
 
-def test_values_of_unknown_types_in_sets_and_as_keys_are_shown(tmp_path):
-    hashed = {
+def test_values_of_unknown_types_are_shown_by_their_fields_in_sets_and_as_keys_too(tmp_path):
+    strange = {
+        "colours": [Colour.RED, Colour.BLUE, Colour.RED], "rights": Rights.READ | Rights.WRITE, "point": Point(Pair(1, Colour.RED)),
         "places": {Place("Bern", {"a": 1}), Place("Basel")},
-        "names": {Name(text="n"): Pair(1, frozenset({Place("Chur")}))},
+        "models": {Model(model_name="m"): Pair(Model(model_name="n"), frozenset({Place("Chur")}))},
         "pairs": {(1, Pair(1, 2))},
-    }
-    saver = FileSystemSaver(tmp_path, fsync="never", types=[Place, Name, Pair])
-    saver.put("t", checkpoint(1, "n", "m", hashed))
-    saver.put("t", checkpoint(2, "m", END, {**hashed, "pairs": {(1, Pair(1, 3))}}, 1))
-    state = read_json("show", tmp_path, "t")["state"]
-    assert state["places"] == [{"city": "Basel", "tags": {}}, {"city": "Bern", "tags": {"a": 1}}]
-    assert state["names"] == {"Name(text='n')": {"a": 1, "b": [{"city": "Chur", "tags": {}}]}}
+    }  # fmt: skip
+    saver = FileSystemSaver(tmp_path, fsync="never", types=[Colour, Rights, Pair, Point, Model, Place])
+    saver.put("t", checkpoint(1, "n", "m", strange))
+    here = saver.put("t", checkpoint(2, "m", "x", {**strange, "pairs": {(1, Pair(1, 3))}}, 1))
+    saver.put_writes(here, {"interrupt:q": {**STOP, "payload": Point(1), "created_at": NOW}})
+    assert read_json("show", tmp_path, "t")["state"] == {
+        "colours": ["RED", "BLUE", "RED"], "rights": 3, "point": {"x": {"a": 1, "b": "RED"}},
+        "places": [{"city": "Basel", "tags": {}}, {"city": "Bern", "tags": {"a": 1}}],
+        "models": {"Model(model_name='m', inner=None)": {"a": {"model_name": "n", "inner": None}, "b": [{"city": "Chur", "tags": {}}]}},
+        "pairs": [[1, {"a": 1, "b": 3}]],
+    }  # fmt: skip
     (change,) = read_json("diff", tmp_path, "t")["differences"]
-    assert change["path"] == "pairs"
-    assert change["new"] == [[1, {"a": 1, "b": 3}]]
-
-
-def test_what_is_recorded_for_the_resume_is_shown(store):
-    graphkit("answer", store, "order-17", "--value", "[1]")
-    data = read_json("show", store, "order-17")
-    assert (data["recorded"], data["waiting"]) == ({"answer:q-1": [1]}, [])
+    assert (change["path"], change["new"]) == ("pairs", [[1, {"a": 1, "b": 3}]])
+    (waiting,) = read_json("interrupts", tmp_path)
+    (row,) = read_json("threads", tmp_path)
+    assert waiting["payload"] == row["waiting"] == {"x": 1}

@@ -20,6 +20,8 @@ def test_a_schedule_is_added_listed_and_removed(runs):
         "next_due": "2026-11-23T08:00:00+00:00", "last_due": None, "created_at": "2026-11-20T12:00:00+00:00",
     }  # fmt: skip
     assert "report" in graphkit("schedule", "list", runs).out
+    assert read_json("threads", runs) == []
+    assert read_json("stats", runs)["threads"] == 0
     assert graphkit("schedule", "remove", runs, "report").out == "removed report\n"
     assert read_json("schedule", "list", runs) == []
 
@@ -38,19 +40,6 @@ def test_an_unknown_schedule_is_not_found_and_the_known_ones_are_named(runs):
     add(runs, name="nightly", cron="0 2 * * *")
     assert remove("reprot") == "there is no schedule reprot; did you mean report?\n"
     assert remove("x") == "there is no schedule x; there are nightly, report\n"
-
-
-def test_a_schedule_is_not_among_the_threads(tmp_path, runs):
-    add(runs)
-    target = tmp_path / "copy"
-    assert read_json("threads", runs) == []
-    assert read_json("stats", runs)["threads"] == 0
-    pruned = graphkit("prune", runs, "--idle", "0s", "--yes")
-    assert pruned.out == "no thread is idle for 0s\n"
-    assert graphkit("copy", runs, "--to", target).code == 0
-    with FileSystemSaver(target) as saver:
-        (schedule,) = schedules.find_all(saver)
-    assert schedule.name == "report"
 
 
 def test_what_is_wrong_is_said(runs):

@@ -1,14 +1,12 @@
 """Sealed directories on the command line: who has the keys sees all, who has not sees what they lack."""
 
-import json
 import os
 import uuid
 from base64 import b64encode
 
 import pytest
 
-from graphkit.compat.go_agents import CheckpointConfig
-from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver, SubjectKeys
+from savers import FileSystemSaver, KeyFile, PostgresSaver, SqliteSaver
 from tests.support.sweeps import in_turn
 from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, minutes_ago, read_json
 
@@ -60,13 +58,11 @@ def test_the_option_and_the_environment_give_the_keys(store, keys):
 
 
 def test_without_keys_a_command_names_the_key_and_shows_nothing(store):
-    for command in (("show", "order-17"), ("history", "order-17"), ("threads",), ("interrupts",)):
-        name, *words = command
+    for name, *words in (["show", "order-17"], ["history", "order-17"], ["threads"], ["interrupts"]):
         done = graphkit(name, store, *words)
         assert SECRET not in done.out + done.err
         assert "'2025'" in done.out + done.err
-        assert done.code != 21 or "; here --key-file names the keys" in done.err
-        assert done.code in {0, 21}
+        assert done.code == 0 or (done.code == 21 and "; here --key-file names the keys" in done.err)
 
 
 def test_a_thread_whose_key_is_missing_is_listed_as_sealed(store, keys):
@@ -94,9 +90,9 @@ def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind
     assert SECRET in shown.out
     refused = graphkit("show", name, "order-17")
     assert_refused(refused, 21, "--key-file names the keys")
-    copied = b"".join(path.read_bytes() for path in target.parent.rglob("*") if path.is_file())
-    assert copied
-    assert SECRET.encode() not in copied
+    files = [path for path in target.parent.rglob("*") if path.is_file()]
+    assert files
+    assert not any(SECRET.encode() in path.read_bytes() for path in files)
     assert graphkit(*copy, "--plaintext").code == 21
 
 
@@ -144,12 +140,6 @@ def test_a_readable_export_must_be_asked_for_and_a_raw_one_stays_sealed(sealed, 
     assert SECRET in graphkit("show", elsewhere, "order-17", "--key-file", keys).out
 
 
-def test_a_configuration_names_a_key_file(sealed, keys):
-    settings = {"store": "disk", "interval": 1, "path": str(sealed), "options": {"cipher": str(keys)}}
-    with CheckpointConfig.from_json(json.dumps(settings)).open() as saver:
-        assert saver.get("order-17").state["item"] == SECRET
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -162,10 +152,6 @@ def test_a_malformed_key_file_is_an_error_that_shows_no_key(sealed, keys, conten
     done = graphkit("show", sealed, "order-17", "--key-file", keys)
     assert_refused(done, 18, str(keys), "repeats the key id 'a'" if "\na" in str(content) else "")
     assert b64encode(OLD[:31]).decode() not in done.err
-
-
-def test_a_missing_key_file_is_an_error(sealed, tmp_path):
-    assert_refused(graphkit("threads", sealed, "--key-file", tmp_path / "none"), 18, "cannot be read")
 
 
 def test_a_thread_whose_status_is_sealed_is_not_deleted_as_idle(sealed):
@@ -194,8 +180,7 @@ def test_an_erased_thread_is_named(erased):
     assert_refused(shown, 28, "the key was destroyed")
     assert "--key-file" not in shown.err
     assert_shows(erased("verify"), 0, "2 logs erased: no problems")
-    found = erased("verify", "--json").json
-    assert found["erased"] == 2
+    assert erased("verify", "--json").json["erased"] == 2
     assert erased("stats", "--json").json["statuses"] == {"erased": 1}
     assert erased("rotate", "--json").json["erased"] != []
     assert_shows(erased("rotate"), 0, "2 logs stayed, because their keys were destroyed")
@@ -212,20 +197,7 @@ def test_an_erased_thread_hides_nothing_and_can_be_deleted(erased, keys, tmp_pat
     assert erased("delete", "order-17", "--yes").code == 0
     assert erased("threads", "--json").json == []
     copied = f"sqlite:{tmp_path / 'copied.db'}"
-    shown = graphkit("show", copied, "order-17", "--key-file", keys)
-    assert SECRET in shown.out
-
-
-@pytest.mark.requirement("P73")
-def test_a_copy_keeps_the_key_of_its_subject(tmp_path, keys):
-    KeyFile(keys).add("anna")
-    source, copied = tmp_path / "runs", tmp_path / "copied"
-    fill(FileSystemSaver(source, fsync="never", cipher=SubjectKeys(keys, key_for=lambda *_: "anna")))
-    given = ("--key-file", keys)
-    assert graphkit("copy", source, "--to", copied, *given).code == 0
-    assert graphkit("fork", copied, "order-17", "forked", *given).code == 0
-    KeyFile(keys).destroy("anna")
-    assert read_json("verify", copied, *given)["erased"] == 3
+    assert SECRET in graphkit("show", copied, "order-17", "--key-file", keys).out
 
 
 def test_keys_that_a_store_cannot_use_are_refused(sealed, keys):

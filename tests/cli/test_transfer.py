@@ -199,64 +199,29 @@ def test_a_thread_for_whose_lines_there_is_no_room_is_not_stored(tmp_path, monke
     assert not target.threads()
 
 
-@pytest.mark.parametrize(
-    ("there", "message"),
-    [
-        (checkpoint(99, "z", END, {}), "in its place; delete the thread first"),
-        (checkpoint(1, START, "a", {"n": "another"}), "differs from the file"),
-    ],
-)
-def test_what_is_there_is_not_overwritten(source, there, message):
-    target = MemorySaver()
-    target.put("t", there)
-    with pytest.raises(CheckpointConflictError, match=message):
-        import_threads(target, export_threads(source, types=TYPES), types=TYPES)
-    first = target.list("t")[-1]
-    assert (first.id, first.state) == (there.id, there.state)
-
-
-def test_a_refused_import_adds_nothing_to_a_complete_thread():
+def test_a_refused_import_adds_nothing_to_what_is_there():
     source = MemorySaver()
-    here = source.put("t", checkpoint(1, START, "a", {}))
+    complete = checkpoint(1, START, "a", {})
+    here = source.put("t", complete)
     source.put_writes(here, {"answer:q": "yes", "once:x": float("nan")})
     source.add_tags(here, "late")
     lines = list(export_threads(source))
-    for write, message in (({}, "is not in the file"), ({"answer:q": "no"}, "differs from the file")):
+    for stored, writes, message in (
+        ([checkpoint(99, "z", END, {})], {}, "in its place; delete the thread first"),
+        ([checkpoint(1, START, "a", {"n": "another"})], {}, "differs from the file"),
+        ([complete, checkpoint(2, "a", "b", {}, 1)], {}, "is not in the file"),
+        ([complete], {"answer:q": "no"}, "differs from the file"),
+    ):
         target = MemorySaver()
-        target.put("t", checkpoint(1, START, "a", {}))
-        if write:
-            target.put_writes(here, write)
-        else:
-            target.put("t", checkpoint(2, "a", "b", {}, 1))
+        for each in stored:
+            target.put("t", each)
+        target.put_writes("t", writes)
         before = list(export_threads(target))
         with pytest.raises(CheckpointConflictError, match=message):
             import_threads(target, lines)
         assert list(export_threads(target)) == before
     target = MemorySaver()
-    assert import_threads(target, lines).skipped == 0
-    assert import_threads(target, lines).skipped == 1
-
-
-def test_an_incomplete_thread_of_another_file_is_replaced(source):
-    class Mortal(MemorySaver):
-        puts = 5
-
-        def put(self, config, checkpoint):
-            self.puts -= 1
-            if self.puts < 0:
-                raise KeyboardInterrupt
-            return super().put(config, checkpoint)
-
-    target = Mortal()
-    target.register_types(*TYPES)
-    with pytest.raises(KeyboardInterrupt):
-        import_threads(target, export_threads(source, types=TYPES), types=TYPES)
-    assert target.summary("t").status == "incomplete"
-    target.puts = 100
-    other = MemorySaver()
-    other.put("t", checkpoint(50, START, "a", {"other": 1}))
-    assert import_threads(target, export_threads(other)).checkpoints == 1
-    assert_same(other, target)
+    assert [import_threads(target, lines).skipped for _ in range(2)] == [0, 1]
 
 
 def extend_by_hand(lines):
@@ -282,14 +247,8 @@ def test_a_line_that_an_export_would_write_in_another_way_changes_nothing(source
     assert not target.threads()
 
 
-def with_digest(lines):
-    """Return the lines of one thread with the digest that belongs to them."""
-    text = written(lines)
-    return [*text[:-1], end_of("".join(text[2:-1]))]
-
-
 def test_histories_must_be_in_the_order_of_an_export(versions):
-    lines = [json.loads(line) for line in versions]
+    lines = read(versions)
     for order in (
         [*lines[:2], *lines[3:-1], lines[2]],  # the first line of a history last
         [*lines[:2], *[line for line in lines[2:-1] if "release" not in line]],
@@ -300,8 +259,9 @@ def test_histories_must_be_in_the_order_of_an_export(versions):
         lines[:2],
     ):
         target = VersionedMemorySaver()
+        text = written(order)
         with pytest.raises(CheckpointFormatError, match=r"histories|not a version|another way|no checkpoints"):
-            import_threads(target, with_digest([*order, {}]), types=TYPES)
+            import_threads(target, [*text, end_of("".join(text[2:]))], types=TYPES)
         assert not target.threads()
 
 
@@ -310,8 +270,9 @@ def test_types_must_be_known(source):
         list(export_threads(source))
     with pytest.raises(CheckpointSerializationError):
         import_threads(MemorySaver(), export_threads(source, types=TYPES))
-    with pytest.raises(CheckpointNotFoundError):
-        list(export_threads(source, ["x"]))
+    for form in ("lines", "logs"):
+        with pytest.raises(CheckpointNotFoundError):
+            list(export_threads(source, ["x"], format=form))
 
 
 def end_of(lines):
@@ -327,7 +288,6 @@ NO_EXPORTS = [
     (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
     (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
     (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4: not JSON"),
-    (lambda lines: [*lines[:3], '{"next": NaN}', *lines[3:]], "line 4: not JSON: JSON has no NaN"),
     (lambda lines: [*lines[:3], '{"next": -Infinity}', *lines[3:]], "line 4: not JSON: JSON has no -Infinity"),
     (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4: not an object"),
     (lambda lines: [*lines[:2], '{"ns": ""}\n', end_of('{"ns": ""}\n')], "line 3: malformed"),
@@ -439,11 +399,8 @@ def test_any_history_comes_back(states):
 
 
 def logs_of(store):
-    return {
-        path.relative_to(store): path.read_bytes()
-        for path in store.glob("t-*/**/*")
-        if path.name != "run.lock" and path.is_file()
-    }
+    paths = [path for path in store.glob("t-*/**/*") if path.name != "run.lock" and path.is_file()]
+    return {path.relative_to(store): path.read_bytes() for path in paths}
 
 
 def test_the_logs_come_along_byte_by_byte(tmp_path, source):
@@ -459,8 +416,7 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     assert list(target.versions_by_thread_id("t")) == [1]
     log = root / json.loads(lines[1])["directory"] / "log"
     before = log.stat().st_ino
-    again = import_threads(target, lines, format="logs")
-    assert again.threads == ["t"]  # all is there
+    assert import_threads(target, lines, format="logs").threads == ["t"]  # all is there
     assert log.stat().st_ino == before, "a writer may append to it at this moment"
     for path in root.glob("t-*/**/*"):
         mode = 0o700 if path.is_dir() else 0o600
@@ -487,7 +443,6 @@ def test_logs_from_strangers_get_nowhere(tmp_path, source):
     empty_log = '{"file": "log"}\n' + json.dumps({"digest": blake2b(digest_size=16).hexdigest()}) + "\n"
     for old, new, message in (
         ('"graphkit": "logs"', '"graphkit": "threads"', "in the format 'lines', not 'logs'"),
-        ('"format": 1', '"format": 2', "reads up to 1"),
         ('"thread": "t"', '"thread": "u"', "is not the directory of thread 'u'"),
         ('"directory": "t-', '"directory": "../t-', "is not the directory of thread 't'"),
         ('"file": "log"', '"file": "../../log"', "expected a log"),
@@ -505,13 +460,6 @@ def test_logs_from_strangers_get_nowhere(tmp_path, source):
         assert not list((tmp_path / "b").rglob("log"))
 
 
-def test_logs_want_a_directory(source):
-    with pytest.raises(CheckpointerConfigurationError, match="MemorySaver has no logs"):
-        list(export_threads(MemorySaver(), format="logs"))
-    with pytest.raises(CheckpointNotFoundError):
-        list(export_threads(source, ["x"], format="logs"))
-
-
 # On the command line
 
 
@@ -519,8 +467,6 @@ def test_export_and_import(store, tmp_path, saver):
     file = tmp_path / "all.jsonl"
     would = graphkit("export", store, "--output", file, "--dry-run")
     assert would.out == f"would export 3 threads to {file}: import-a, order-17, order-18\n"
-    would = graphkit("export", store, "order-17", "--dry-run")
-    assert would.out == "would export 1 thread to standard output: order-17\n"
     assert not file.exists()
     done = graphkit("export", store, "--output", file)
     assert done.out == f"exported 3 threads to {file}\n"

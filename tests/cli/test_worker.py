@@ -161,23 +161,6 @@ STORY = ["draft", "yes", "held", "publish"]
 ONCE = {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
 
 
-def test_a_store_that_is_made_and_an_answer_from_elsewhere_are_noticed_without_polling(place, start):
-    worker = start()
-    with FileSystemSaver(place / "runs", fsync="never") as saver:
-        begin(saver, "t")
-        asked = worker.until(lambda line: line["interrupts"])
-        assert asked["thread"] == "t"
-        assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
-        answer(saver, "t", "yes")
-        worker.until(lambda line: line["node"] == "__END__")
-        assert log_of(saver, "t") == STORY
-    worker.process.send_signal(signal.SIGTERM)
-    rest, _, code = worker.rows()
-    assert code == 0
-    assert rest[-1] == {"runs": 2}
-    assert work(place) == {"t draft": 1, "t held": 1, "t publish": 1}
-
-
 def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, saver, start):
     os.mkfifo(place / "gate")
     begin(saver, "t")
@@ -237,23 +220,26 @@ def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, 
     assert taken >= len(threads)
 
 
-def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, start):
+def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, start):
     os.mkfifo(place / "gate")
-    begin(saver, "t")
-    worker = start()
-    worker.until(lambda line: line["interrupts"])
-    answer(saver, "t", "yes")
-    with inside_the_node(place):
-        worker.process.send_signal(signal.SIGTERM)
-        assert "stopping after the current node" in worker.process.stderr.readline()
-    rest, _, code = worker.rows()
-    assert code == 0
-    assert rest[-1] == {"runs": 2}
-    assert log_of(saver, "t") == STORY[:-1]
-    assert not saver.interrupts("t")  # nobody has to answer for it
-    again, _, code = start("--once").rows()
-    assert (again[-1], code) == ({"runs": 1}, 0)
-    assert log_of(saver, "t") == STORY
+    worker = start()  # before there is a store: what happens to it is noticed without polling
+    with FileSystemSaver(place / "runs", fsync="never") as saver:
+        begin(saver, "t")
+        asked = worker.until(lambda line: line["interrupts"])
+        assert asked["thread"] == "t"
+        assert asked["interrupts"][0]["reason"] == {"question": "ok?"}
+        answer(saver, "t", "yes")
+        with inside_the_node(place):
+            worker.process.send_signal(signal.SIGTERM)
+            assert "stopping after the current node" in worker.process.stderr.readline()
+        rest, _, code = worker.rows()
+        assert code == 0
+        assert rest[-1] == {"runs": 2}
+        assert log_of(saver, "t") == STORY[:-1]
+        assert not saver.interrupts("t")  # nobody has to answer for it
+        again, _, code = start("--once").rows()
+        assert (again[-1], code) == ({"runs": 1}, 0)
+        assert log_of(saver, "t") == STORY
     assert work(place) == ONCE
 
 
@@ -279,5 +265,4 @@ def test_a_worker_applies_the_policy_of_a_file(shop, tmp_path):
         assert run_command(*command).out == "resumed 0 runs\n"
         assert ids(saver, "old") == ["c4", "c3"]
         policy.write_text("keep_lats: 2\n")
-        refused = run_command(*command)
-        assert_refused(refused, 18, "did you mean 'keep_last'")
+        assert_refused(run_command(*command), 18, "did you mean 'keep_last'")

@@ -13,7 +13,7 @@ from tests.disk.simfs import Disk, SimFS
 from tests.support.disks import CHANGES, Died, Fault, HookedIO, failing, noting_calls
 from tests.support.interruptions import find_places, interrupt
 from tests.support.langgraph import rewrite_short_logs
-from tests.support.logs import flip
+from tests.support.logs import flip, flip_in_file
 
 PLACE = "/data"
 
@@ -115,11 +115,7 @@ def test_damage_of_a_long_value_is_seen_while_the_store_is_open(tmp_path, store,
     store.put(("a",), "long", {"text": "x" * 10_000})
     store.put(("a",), "short", {"n": 1})
     assert store.get(("a",), "long") is not None
-    data = bytearray(log.read_bytes())
-    in_value = data.index(b"xxx") + 500
-    data[in_value] ^= 1
-    with log.open("r+b") as file:
-        file.write(data)
+    flip_in_file(log, log.read_bytes().index(b"xxx") + 500)
     with pytest.raises(CheckpointCorruptionError, match="'long'"):
         store.get(("a",), "long")
     assert store.get(("a",), "short").value == {"n": 1}

@@ -3,7 +3,6 @@
 import uuid
 from base64 import b64encode
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -17,12 +16,11 @@ from savers import DESTROYED, FileSystemSaver, SubjectKeys, ValidatingSaver
 from savers.langgraph import (
     CheckpointSaver,
     FileSystemCheckpointSaver,
-    PostgresCheckpointSaver,
-    SqliteCheckpointSaver,
     export_langgraph_sqlite,
     import_langgraph_sqlite,
 )
 from tests.integrations.langgraph_graphs import chain
+from tests.integrations.langgraph_stores import DATABASES, parametrize
 from tests.support.terminal import assert_refused, assert_shows, graphkit
 
 KEYS = {"2026": bytes(range(32))}
@@ -57,43 +55,32 @@ def stored(root):
     return b"".join(path.read_bytes() for path in Path(root).rglob("*") if path.is_file())
 
 
-@pytest.fixture(params=["directory", "sqlite", "postgres"])
-def opener(request, tmp_path):
-    """Opens the same store with each call."""
-    if request.param == "directory":
-        return partial(FileSystemCheckpointSaver, tmp_path / "sealed", fsync="never")
-    if request.param == "sqlite":
-        return partial(SqliteCheckpointSaver, tmp_path / "sealed", fsync="never")
-    server = request.getfixturevalue("server")
-    return partial(PostgresCheckpointSaver, server.connection_string, schema=f"sealed {uuid.uuid4().hex}")
-
-
 def lengths(app):
     """How many messages each checkpoint of the history has."""
     return [len(checkpoint.values.get("messages", ())) for checkpoint in app.get_state_history(CONFIG)]
 
 
+@parametrize("file", *DATABASES)
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_graph_with_interrupts_runs_on_a_sealed_store(opener, tmp_path, durability):
-    with opener(cipher=KEYS) as saver:
+    with opener.open("sealed", cipher=KEYS) as saver:
         app = compiled(saver)
         messages = talk(app, durability=durability)
         history = lengths(app)
     assert messages[-1] == f"yes 2: {SECRET}"
     assert SECRET.encode() not in stored(tmp_path)
-    with opener(cipher=KEYS) as saver:
+    with opener.open("sealed", cipher=KEYS) as saver:
         app = compiled(saver)
         assert texts(app) == messages
         assert lengths(app) == history
         of_the_thread = [saved.config for saved in saver.list(CONFIG, filter={"source": "loop"})]
         of_all = [saved.config for saved in saver.list(None, filter={"source": "loop"})]
         assert of_all == of_the_thread != []
-    with opener() as saver:
-        with pytest.raises(CheckpointKeyError, match="'2026'"):
-            saver.get_tuple(CONFIG)
-        with pytest.raises(CheckpointKeyError, match="'2026'"):
-            list(saver.list(None))
+    with opener.open("sealed") as saver:
+        for read in (lambda: saver.get_tuple(CONFIG), lambda: list(saver.list(None))):
+            with pytest.raises(CheckpointKeyError, match="'2026'"):
+                read()
 
 
 def config_of(user, thread=None):
@@ -104,12 +91,13 @@ def threads_in(saver, **query):
     return {saved.config["configurable"]["thread_id"] for saved in saver.list(None, **query)}
 
 
+@parametrize("file", *DATABASES)
 @pytest.mark.requirement("P73")
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
     keys = {**KEYS, "anna": bytes(32), "ben": bytes(range(1, 33))}
-    with opener(cipher=of_the_user(keys)) as saver:
+    with opener.open("sealed", cipher=of_the_user(keys)) as saver:
         app = compiled(saver)
         for user in ("anna", "ben"):
             config = config_of(user)
@@ -119,7 +107,7 @@ def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
         for thread, key in (("anna", "anna"), ("ben", "ben"), ("copied", "anna")):
             assert saver.store.own_key(thread) == key
     destroyed = {**keys, "anna": DESTROYED}
-    with opener(cipher=destroyed) as saver:
+    with opener.open("sealed", cipher=destroyed) as saver:
         for thread in ("anna", "copied"):
             erased = config_of("anna", thread)
             with pytest.raises(CheckpointErasedError):
@@ -130,7 +118,7 @@ def test_each_user_has_a_key_that_can_be_destroyed(opener, durability):
         assert threads_in(saver, limit=50) == {"ben"}
         saver.delete_for_runs(["no such run"])
         saver.delete_thread("copied")
-    with opener(cipher=destroyed, ttl=timedelta(milliseconds=1)) as saver:
+    with opener.open("sealed", cipher=destroyed, ttl=timedelta(milliseconds=1)) as saver:
         while "ben" in saver.store.threads():
             saver.sweep_ttl()
         assert saver.store.threads() == ["anna"]  # nobody knows whether it was LangGraph's
@@ -140,14 +128,14 @@ def of_the_user(keys):
     return SubjectKeys({**KEYS, **keys}, key_for=lambda _, metadata: metadata["user_id"])
 
 
+@parametrize("file", *DATABASES)
 def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_path):
     cipher = of_the_user({"anna": bytes(32)})
     config = config_of("anna")
-    checkpoint_id = str(uuid.UUID(int=7))
-    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": checkpoint_id}
+    config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": str(uuid.UUID(int=7))}
     files = FileSystemSaver(tmp_path / "contract", cipher=cipher)
     contract = CheckpointSaver(ValidatingSaver(files))
-    for saver in (opener(cipher=cipher), contract):
+    for saver in (opener.open("sealed", cipher=cipher), contract):
         with saver:
             saver.put_writes(config, [("messages", SECRET)], "task")
             (namespace,) = saver.store.namespaces("anna") or [""]  # of early writes, where there is no log

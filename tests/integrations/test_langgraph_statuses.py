@@ -68,13 +68,16 @@ def test_a_thread_that_waits_for_a_human(saver, durability):
     assert store.wait_for_resume("t", 0) is False
     (found,) = store.interrupts()
     (known,) = app.get_state(CONFIG).interrupts
-    assert found.id == known.id
-    assert found.thread_id == "t"
-    assert found.checkpoint_ns == ""
+    assert (found.id, found.thread_id, found.checkpoint_ns) == (known.id, "t", "")
     assert store.summary(T).waiting == (found,)
+    for change in (operations.answer, operations.update):
+        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
+            change(store, "t", {})
+    for change in (operations.cancel, operations.pause):
+        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
+            change(store, "t")
     app.invoke(Command(resume="yes"), CONFIG, durability=durability)
-    assert status(saver) == "finished"
-    assert asked(saver) == []
+    assert (status(saver), asked(saver)) == ("finished", [])
     assert store.wait_for_resume("t", 0) is True
 
 
@@ -96,77 +99,36 @@ def test_a_nested_graph_and_a_send_ask_once(saver):
     assert status(saver) == "interrupted"
 
 
-def test_a_task_that_failed(saver):
-    fails = [1]
+def test_a_task_that_runs_and_fails_and_asks_is_seen_and_watched(saver):
+    failures = ["no 'van'"]
+    statuses = []
 
     def work():
-        if fails:
-            raise ValueError("no 'van'")
-
-    app = graph_of(work=work).compile(checkpointer=saver)
-    with pytest.raises(ValueError, match="van"):
-        app.invoke({"log": []}, CONFIG)
-    assert status(saver) == "failed"
-    assert saver.store.summary(T).failure == {
-        "node_id": "work", "type": "ValueError", "message": "no 'van'", "at": None,
-    }  # fmt: skip
-    fails.clear()
-    app.invoke(None, CONFIG)
-    assert status(saver) == "finished"
-
-
-def test_a_run_that_has_not_ended_is_running_as_far_as_the_store_knows(saver):
-    seen = []
-    app = graph_of(a=lambda: seen.append(status(saver))).compile(checkpointer=saver)
-    app.invoke({"log": []}, CONFIG, durability="sync")
-    assert seen == ["running"]
-
-
-def test_a_watch_reports_what_it_asks_and_why_it_failed(saver):
-    fails = [1]
-
-    def work():
-        if fails.pop():
-            raise ValueError("no van")
+        statuses.append(status(saver))
+        if failures:
+            raise ValueError(failures.pop())
         return interrupt("ok?")
 
     app = graph_of(work=work).compile(checkpointer=saver)
     with saver.store.watch("t", interval=0.01) as watch:
-        with pytest.raises(ValueError, match="van"):
-            app.invoke({"log": []}, CONFIG, durability="sync")
-        change = until(watch, "failure")
-        assert (change.checkpoint.status, change.value["message"]) == ("failed", "no van")
-        fails.append(0)
-        app.invoke(None, CONFIG, durability="sync")
-        change = until(watch, "interrupt")
-        assert (change.checkpoint.status, change.value["node_id"], change.value["payload"]) == (
-            "interrupted",
-            "work",
-            "ok?",
-        )
-        assert change.id == saver.store.interrupts("t")[0].id
 
-
-def until(watch, kind):
-    while True:
-        change = watch.get(60.0)
-        assert change is not None
-        if change.kind == kind:
+        def wait_for(kind):
+            while (change := watch.get(60.0)).kind != kind:
+                pass
             return change
 
-
-def test_only_langgraph_may_answer_and_update_its_threads(saver):
-    app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
-    app.invoke({"log": []}, CONFIG)
-    for change in (
-        lambda: operations.answer(saver.store, "t", 1),
-        lambda: operations.update(saver.store, "t", {}),
-        lambda: operations.cancel(saver.store, "t"),
-        lambda: operations.pause(saver.store, "t"),
-    ):
-        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
-            change()
-    assert app.invoke(Command(resume="yes"), CONFIG)["log"] == ["yes"]
+        with pytest.raises(ValueError, match="van"):
+            app.invoke({"log": []}, CONFIG, durability="sync")
+        assert [*statuses, status(saver)] == ["running", "failed"]
+        failure = {"node_id": "work", "type": "ValueError", "message": "no 'van'", "at": None}
+        assert saver.store.summary(T).failure == failure
+        change = wait_for("failure")
+        assert (change.checkpoint.status, change.value["message"]) == ("failed", "no 'van'")
+        app.invoke(None, CONFIG, durability="sync")
+        change = wait_for("interrupt")
+        assert change.checkpoint.status == "interrupted"
+        assert (change.value["node_id"], change.value["payload"]) == ("work", "ok?")
+        assert change.id == saver.store.interrupts("t")[0].id
 
 
 # At the command line
@@ -182,34 +144,27 @@ def runs(tmp_path):
 
 
 def test_the_commands_show_it(runs):
-    def read(*command):
-        return read_json(*command)
-
-    (row,) = read("interrupts", runs)
-    assert row["thread"] == "t"
-    assert row["node"] == "ask"
-    assert row["payload"] == {"question": "ok?"}
-    assert read("stats", runs)["waiting"] == 1
-    (row,) = read("threads", runs, "--status", "interrupted")
+    (row,) = read_json("interrupts", runs)
+    assert (row["thread"], row["node"], row["payload"]) == ("t", "ask", {"question": "ok?"})
+    assert read_json("stats", runs)["waiting"] == 1
+    (row,) = read_json("threads", runs, "--status", "interrupted")
     assert row["waiting"] == {"question": "ok?"}
-    assert read("history", runs, "t")[0]["status"] == "interrupted"
-    shown = read("show", runs, "t")
-    assert shown["status"] == "interrupted"
-    assert shown["state"] == {"log": ["begun"]}
+    assert read_json("history", runs, "t")[0]["status"] == "interrupted"
+    shown = read_json("show", runs, "t")
+    assert (shown["status"], shown["state"]) == ("interrupted", {"log": ["begun"]})
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16
     with FileSystemCheckpointSaver(runs) as saver:
         graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
-    (difference,) = read("diff", runs, "t")["differences"]
+    (difference,) = read_json("diff", runs, "t")["differences"]
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
 
 def test_without_langgraph_sentences_stand_for_what_only_it_can_read(runs):
     sentence = "pip install 'graphkit-durable[langgraph]' makes it readable here"
     (row,) = json.loads(run_without_langgraph("interrupts", runs, "--json").stdout)
-    assert row["node"] == "ask"
-    assert row["payload"] == sentence
+    assert (row["node"], row["payload"]) == ("ask", sentence)
     shown = run_without_langgraph("show", runs, "t").stdout
     assert shown.endswith(f"LangGraph's serializer wrote the state: {sentence}\n")
     assert "status       interrupted" in shown

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import msgpack
 import pytest
-from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
+from langgraph.store.base import GetOp, InvalidNamespaceError, Item, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from graphkit.errors import (
@@ -77,12 +77,9 @@ def test_an_item_comes_back_with_its_times(open_store, clock):
     created = datetime.fromtimestamp(clock.seconds, UTC)
     clock.advance(minutes=1)
     store.put(namespace, "prefs", {"theme": "light"})
-    item = open_store().get(namespace, "prefs")
-    assert item.value == {"theme": "light"}
-    assert item.namespace == namespace
-    assert item.key == "prefs"
-    assert item.created_at == created
-    assert item.updated_at == datetime.fromtimestamp(clock.seconds, UTC)
+    updated = datetime.fromtimestamp(clock.seconds, UTC)
+    expected = Item(value={"theme": "light"}, key="prefs", namespace=namespace, created_at=created, updated_at=updated)
+    assert open_store().get(namespace, "prefs") == expected
 
 
 class Color(StrEnum):
@@ -340,7 +337,6 @@ def test_the_sweeper_sweeps_until_it_is_stopped(open_store, clock):
     def note_sweep():
         if sweep():
             swept.set()
-        return 0
 
     store.sweep_ttl = note_sweep
     store.put(("a",), "k", {}, ttl=1)

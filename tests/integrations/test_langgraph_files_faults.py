@@ -1,6 +1,7 @@
 """What power loss, death, damage and failing disks do to FileSystemStore and FileSystemCache: they lose nothing that was acknowledged."""
 
 import errno
+import itertools
 import random
 from functools import partial
 
@@ -10,7 +11,7 @@ from langgraph.store.base import PutOp
 from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers.langgraph import FileSystemCache, FileSystemStore
 from tests.disk.simfs import Disk, SimFS
-from tests.support.disks import CHANGES, Died, Fault, HookedIO, failing, noting_calls
+from tests.support.disks import CHANGES, Died, Fault, HookedIO, die, failing, noting_calls
 from tests.support.interruptions import find_places, interrupt
 from tests.support.langgraph import rewrite_short_logs
 from tests.support.logs import flip, flip_in_file
@@ -173,8 +174,7 @@ def test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more(sweep):
     fs = SimFS()
     store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
     use(store, fs.note)
-    operations = [op[0] for op in fs.ops]
-    assert operations.count("rename") >= 2, "the log was rewritten"
+    assert [op[0] for op in fs.ops].count("rename") >= 2, "the log was rewritten"
     rng = random.Random(1)
     states = nested = 0
     for what, tree, low, high in explore("always", fs, rng, sweep.count(300, 6)):
@@ -225,29 +225,20 @@ def test_who_does_not_wait_loses_the_end_at_most(sweep):
 def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
     views = views_of_workload()
     kinds = ("write_at", "fdatasync", "fsync", "rename", "mkdir", "fsync_dir", "open")
-    deaths = 0
-    for kind in kinds:
-        for number in range(100):
-            acknowledged = [0]
-            left = [number]
-
-            def die(call, _, kind=kind, left=left):
-                left[0] -= call == kind
-                if left[0] < 0:
-                    raise Died
-
-            fs = SimFS(hook=die, record=False)
-            try:
-                store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
-                use(store, lambda what, n, done=acknowledged: done.append(n + 1) if what == "ack" else None)
-            except Died:
-                deaths += 1
-            else:
-                break
-            again = FileSystemStore(PLACE, io=SimFS(fs.tree(), record=False), clock=lambda: 1e9)
-            assert view(again) in views[acknowledged[-1] : acknowledged[-1] + 2], (kind, number)
-            again.put(("new",), "k", {"n": 1})
-            assert again.get(("new",), "k").value == {"n": 1}
+    for deaths in itertools.count():
+        acknowledged = [0]
+        fs = SimFS(hook=Fault(kinds, die, after=deaths), record=False)
+        try:
+            store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
+            use(store, lambda what, n, done=acknowledged: done.append(n + 1) if what == "ack" else None)
+        except Died:
+            pass
+        else:
+            break
+        again = FileSystemStore(PLACE, io=SimFS(fs.tree(), record=False), clock=lambda: 1e9)
+        assert view(again) in views[acknowledged[-1] : acknowledged[-1] + 2], deaths
+        again.put(("new",), "k", {"n": 1})
+        assert again.get(("new",), "k").value == {"n": 1}
     assert deaths > 60
 
 
@@ -278,11 +269,9 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(hooked, tmp_path, log, a
             store.put(("a",), "two", {"text": "x" * 3000})
         assert caught.value.errno == errno.ENOSPC
         assert view(store) == ONE
-    has_same_size = log.stat().st_size == length
-    assert has_same_size == (not also)
+    assert (log.stat().st_size == length) == (not also)
     store.put(("a",), "two", {"n": 2})
-    reopened = FileSystemStore(tmp_path)
-    for reader in (store, reopened):
+    for reader in (store, FileSystemStore(tmp_path)):
         assert view(reader) == TWO
 
 

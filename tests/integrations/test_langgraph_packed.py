@@ -3,6 +3,7 @@
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import attrgetter
 from unittest import mock
 
 import pytest
@@ -21,7 +22,7 @@ from savers.langgraph.encoding import encode_successor
 from savers.langgraph.histories import FoundCheckpoint
 from savers.langgraph.metadata import derive_next_node
 from tests.disk.crashes import fixed
-from tests.support.langgraph_checkpoints import again, put, thread
+from tests.support.langgraph_checkpoints import again, put, thread, values_of
 from tests.support.logs import locate_log
 
 HISTORY = thread()
@@ -177,15 +178,13 @@ def run_of(seed, count):
 
 def check_index(saver):
     """What a writer knows of its checkpoints is what a reader of the log finds."""
-    fields = ("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
-    indexes = []
-    for _ in range(2):
-        history = saver.store.catalogue.shared_log("t", "").history
-        index = history.load_index().checkpoints
-        indexes.append([[getattr(stored, field) for field in fields] for stored in index])
+    fields = attrgetter("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
+    known, found = [], []
+    for index in (known, found):
+        index.extend(map(fields, saver.store.catalogue.shared_log("t", "").history.load_index().checkpoints))
         saver.store.close()
         saver.get_tuple(HISTORY)
-    assert indexes[0] == indexes[1]
+    assert known == found
 
 
 def written(root, seed):
@@ -205,40 +204,34 @@ def written(root, seed):
             if number % 4 == 1:
                 saver.put_writes(own, [("n", number)], f"late{number}", "path")
             if number % 9 == 0:
-                values = saver.get_tuple(HISTORY).checkpoint["channel_values"]
-                assert values == checkpoint["channel_values"]
+                assert values_of(saver.get_tuple(HISTORY)) == checkpoint["channel_values"]
             if number % 40 == 7:
                 config = saver.put(config, checkpoint, metadata, new_versions)  # replaces it
             if number % 40 == 17:
                 # It replaces an older one, so the last record is not that of the latest checkpoint.
                 older, *_ = puts[number - 4]
-                parent = thread(checkpoint_id=older["id"])
-                saver.put(parent, *puts[number - 3])
+                saver.put(thread(checkpoint_id=older["id"]), *puts[number - 3])
             if number % 50 == 49:
                 saver.store.catalogue.logs.close()  # the next put continues what it reads
         assert saver.store.verify().ok
-        for (checkpoint, _, _), found in zip(reversed(puts), saver.list(HISTORY), strict=True):
-            stored = found.checkpoint
-            assert stored["channel_values"] == checkpoint["channel_values"]
-            assert stored["channel_versions"] == checkpoint["channel_versions"]
+        assert [found.checkpoint for found in saver.list(HISTORY)] == [checkpoint for checkpoint, *_ in reversed(puts)]
         check_index(saver)
         saver.store.close()
     return locate_log(root).read_bytes(), short.call_count
 
 
-def encode_for_the_general_way(*arguments):
-    """Return what changed by its keys instead of packed."""
-    successor = encode_successor(*arguments)
-    if successor is None or successor.packed is None:
-        return successor
-    return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
-
-
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
+    def encode_keys(*arguments):
+        """Return what changed by its keys instead of packed."""
+        successor = encode_successor(*arguments)
+        if successor is None or successor.packed is None:
+            return successor
+        return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
+
     short, taken = written(tmp_path / "short", seed)
-    with mock.patch.object(module, "encode_successor", encode_for_the_general_way):
+    with mock.patch.object(module, "encode_successor", encode_keys):
         general, none_taken = written(tmp_path / "general", seed)
     assert taken > 80, "many puts are usual"
     assert none_taken == 0

@@ -6,7 +6,6 @@ from typing import Annotated, TypedDict
 from unittest import mock
 
 import pytest
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
@@ -14,11 +13,12 @@ from langgraph.types import Command, Send, interrupt
 
 from graphkit import CheckpointConflictError, RunnableConfig, operations
 from graphkit.transfer import copy_threads
-from savers import FileSystemSaver, MemorySaver
+from savers import MemorySaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.langgraph_graphs import chain
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph import run_without_langgraph
+from tests.support.langgraph_checkpoints import put, thread, thread_of
 from tests.support.terminal import graphkit, read_json
 from tests.support.threads import assert_same
 from tests.support.workers import status_everywhere
@@ -182,35 +182,24 @@ def test_what_langgraph_has_encrypted_is_not_shown_as_bytes(tmp_path):
     assert "is encrypted by LangGraph's serializer" in graphkit("show", tmp_path / "runs", "t").out
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        ("json", b"{"),
-        ("msgpack", b"\xc1"),
-        ("msgpack", b"\x05"),
-        ("json", b'{"lc": 1, "type": "constructor", "id": ["a"]}'),
-    ],
-)
+CONSTRUCTOR = b'{"lc": 1, "type": "constructor", "id": ["a"]}'
+
+
+@pytest.mark.parametrize("stored", [("json", b"{"), ("msgpack", b"\xc1"), ("msgpack", b"\x05"), ("json", CONSTRUCTOR)])
 def test_a_malformed_interrupt_hides_no_other_thread(tmp_path, stored):
     class Malforming(JsonPlusSerializer):
         def dumps_typed(self, obj):
             return stored if obj == "malformed" else super().dumps_typed(obj)
 
-    with FileSystemSaver(tmp_path) as saver:
-        checkpointer = CheckpointSaver(saver, serde=Malforming())
-        for name in ("one", "two"):
-            config = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
-            config = checkpointer.put(config, empty_checkpoint(), {"source": "loop", "step": 1}, {})
-            checkpointer.put_writes(config, [("__interrupt__", "malformed" if name == "one" else [])], "task")
-        assert sorted(saver.threads()) == ["one", "two"]
-        assert [waiting.thread_id for waiting in saver.interrupts()] == ["one"]
+    with FileSystemCheckpointSaver(tmp_path, serde=Malforming()) as saver:
+        for name, asked in (("one", "malformed"), ("two", [])):
+            saver.put_writes(put(saver, thread(name)), [("__interrupt__", asked)], "task")
+        assert sorted(saver.store.threads()) == ["one", "two"]
+        assert [waiting.thread_id for waiting in saver.store.interrupts()] == ["one"]
     assert [row["thread"] for row in read_json("threads", tmp_path)] == ["one", "two"]
 
 
 # Half a copy
-
-
-OTHER = {"configurable": {"thread_id": "other"}}
 
 
 class Count(TypedDict):
@@ -234,12 +223,12 @@ def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(make_save
     make_graph(source, []).invoke({"n": 1}, CONFIG)
     effects = []
     graph = make_graph(target, effects)
-    graph.invoke({"n": 5}, OTHER)
+    graph.invoke({"n": 5}, {"configurable": {"thread_id": "other"}})
     effects.clear()
     effects_of_puts = [*[mock.DEFAULT] * puts, OSError]
     with mock.patch.object(target, "put", wraps=target.put, side_effect=effects_of_puts), pytest.raises(OSError):
         copy_threads(source, target, ["t"])
-    assert target.history(RunnableConfig("t"))[0].status == "incomplete"
+    assert target.history(T)[0].status == "incomplete"
     for attempt in (
         lambda: graph.invoke(None, CONFIG),
         lambda: graph.invoke(Command(resume=7), CONFIG),
@@ -250,7 +239,7 @@ def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(make_save
         with pytest.raises(CheckpointConflictError, match="it is incomplete"):
             attempt()
     assert effects == []
-    assert {found.config["configurable"]["thread_id"] for found in graph.checkpointer.list(None)} >= {"other"}
+    assert "other" in {thread_of(found.config) for found in graph.checkpointer.list(None)}
     copy_threads(source, target, ["t"])
     assert_same(source, target)
     assert graph.invoke(Command(resume=7), CONFIG) == {"n": 7}

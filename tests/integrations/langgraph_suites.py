@@ -148,8 +148,7 @@ def _pip(*arguments):
 
 def _read(report):
     outcome = Outcome(passed={}, failed={})
-    document = ET.parse(report)
-    for case in document.iter("testcase"):
+    for case in ET.parse(report).iter("testcase"):
         module = case.get("classname").removeprefix("tests.")
         name = f"{module}::{case.get('name')}"
         problems = [*case.iter("failure"), *case.iter("error")]

@@ -77,18 +77,15 @@ def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, saver, tmp
     names = ["a", "b", "c", "d"]
     nodes = {name: branch(name) for name in names}
     nodes["b"] = branch("b", dies=True)
-    fork = fork_of(nodes)
-    graph = fork.compile(checkpoint_saver=saver, executor=executor)
-    given = {"folder": str(tmp_path)}
-    final = graph.invoke(given, CONFIG)
+    graph = fork_of(nodes).compile(checkpoint_saver=saver, executor=executor)
+    final = graph.invoke({"folder": str(tmp_path)}, CONFIG)
     assert (tmp_path / "died").exists()
     words = [word.split() for word in final["log"]]
     logged, processes = zip(*words, strict=True)
     assert [*logged] == names
     assert str(os.getpid()) not in processes
     assert effects(tmp_path, names) == ["x"] * 4
-    latest = saver.get(CONFIG)
-    assert latest.next_node_id == END
+    assert saver.get(CONFIG).next_node_id == END
 
 
 def test_a_question_asked_on_a_worker(executor, saver, tmp_path):

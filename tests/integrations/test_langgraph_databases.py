@@ -29,8 +29,7 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver = opener.new()
     checkpoint = empty_checkpoint()
     own = thread(checkpoint_id=checkpoint["id"])
-    first = [("a", "first"), ("b", 1)]
-    saver.put_writes(own, first, "task 1")
+    saver.put_writes(own, [("a", "first"), ("b", 1)], "task 1")
     saver.put_writes(own, [("a", "second")], "task 1")
     saver.put_writes(own, [("__error__", "old")], "task 2")
     assert saver.get_tuple(thread()) is None
@@ -54,8 +53,7 @@ def test_writes_that_come_before_their_checkpoint(opener):
 def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
     first = opener.new()
     second = opener.reopen(first)
-    own = RunnableConfig("t")
-    first.store.put(own, Checkpoint(node_id="a", next_node_id="b", state={}))
+    first.store.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
     for _ in range(2):
         with pytest.raises(CheckpointConflictError):
             put(first, thread(), n=1)
@@ -136,8 +134,7 @@ def test_idle_threads_are_deleted_by_the_times_of_their_checkpoints(opener):
 def test_the_history_of_a_channel_ends_at_a_missing_parent(opener):
     saver = opener.new()
     orphan = put(saver, thread(checkpoint_id="absent"), n=1)
-    history = saver.get_delta_channel_history(config=orphan, channels=["n"])
-    assert history == {"n": {"writes": []}}
+    assert saver.get_delta_channel_history(config=orphan, channels=["n"]) == {"n": {"writes": []}}
 
 
 def test_a_saver_that_cannot_list_raises():

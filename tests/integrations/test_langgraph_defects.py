@@ -47,8 +47,7 @@ def test_writes_of_a_task_whose_id_or_path_is_no_text_are_refused(saver, wrong):
 @pytest.mark.parametrize("ts", ["", "yesterday", None, "9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
 def test_a_ts_that_is_no_time_is_kept_and_the_put_is_dated_by_the_clock(saver, ts):
     before = datetime.now(UTC)
-    checkpoint = {**empty_checkpoint(), "ts": ts}
-    config = saver.put(thread(), checkpoint, {}, {})
+    config = saver.put(thread(), {**empty_checkpoint(), "ts": ts}, {}, {})
     assert saver.get_tuple(config).checkpoint["ts"] == ts
     (info,) = saver.store.history(config)
     assert info.created_at >= before

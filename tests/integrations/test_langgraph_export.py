@@ -264,8 +264,7 @@ def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
     saver = open_store(tmp_path / "runs")
     for id_ in ("2", "1"):  # the clock was set back
         saver.put(CONFIG, {**empty_checkpoint(), "id": id_}, {}, {})
-    report = export_langgraph_sqlite(tmp_path / "runs", file)
-    (problem,) = report.problems
+    (problem,) = export_langgraph_sqlite(tmp_path / "runs", file).problems
     assert "sorts checkpoints by id" in problem
     assert "is 1, and SqliteSaver's is 2" in problem
     assert len(content(file)[0]) == 2
@@ -284,8 +283,7 @@ def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
 
 
 def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
-    saver = open_store(tmp_path / "runs")
-    saver.put(CONFIG, empty_checkpoint(), {"path": b"bytes"}, {})
+    open_store(tmp_path / "runs").put(CONFIG, empty_checkpoint(), {"path": b"bytes"}, {})
     (problem,) = export_langgraph_sqlite(tmp_path / "runs", file).problems
     assert "cannot store its metadata" in problem
     assert content(file) == [[], []]

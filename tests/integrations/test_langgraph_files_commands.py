@@ -115,8 +115,7 @@ def test_both_are_repaired_beside_a_damaged_thread(runs):
         damage(runs, kind)
     (path,) = runs.glob("t-order-17-*/log")
     flip_in_file(path, path.stat().st_size - 30, 1)
-    problems = read_json("verify", runs)["problems"]
-    assert [row["thread"] for row in problems] == ["order-17", None, None]
+    assert [row["thread"] for row in read_json("verify", runs)["problems"]] == ["order-17", None, None]
 
     done = read_json("repair", runs)
     assert [row["thread"] for row in done["threads"]] == ["order-17"]
@@ -171,8 +170,7 @@ def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content, reason):
     (runs / "langgraph-store" / "log").write_bytes(content)
     with FileSystemStore(runs) as store:
         assert store.verify().reason == reason
-    done = graphkit("verify", runs)
-    assert_shows(done, 0, "0 items")
+    assert_shows(graphkit("verify", runs), 0, "0 items")
     assert graphkit("repair", runs).code == 0
 
 

@@ -189,8 +189,7 @@ def test_an_unknown_operator_is_an_error_even_if_nothing_is_stored(store, filter
 
 def test_a_search_returns_what_was_put_last_first(store, open_store):
     for n in range(30):
-        third = str(n % 3)
-        store.put(("a", third), f"k{n}", {"n": n})
+        store.put(("a", str(n % 3)), f"k{n}", {"n": n})
     store.put(("a", "1"), "k1", {"n": 1})
     expected = ["k1", *(f"k{n}" for n in range(29, 1, -1)), "k0"]
     for reader in (store, open_store()):
@@ -347,8 +346,7 @@ def test_the_sweeper_sweeps_until_it_is_stopped(open_store, clock):
     assert store.stop_ttl_sweeper(20)
     assert future.done()
     assert store.get(("a",), "k") is None
-    again = store.start_ttl_sweeper()
-    again.cancel()
+    store.start_ttl_sweeper().cancel()
     assert store.stop_ttl_sweeper(20)
 
 
@@ -574,8 +572,7 @@ def read_records(data):
 def test_the_log_of_a_store_is_as_specified(golden):
     log = golden / "langgraph-store" / "log"
     data = log.read_bytes()
-    name_hash = hashlib.blake2b(b"langgraph-store").digest()
-    assert data[40:56] == name_hash[:16]
+    assert data[40:56] == hashlib.blake2b(b"langgraph-store").digest()[:16]
     types, payloads = zip(*read_records(data), strict=True)
     assert types == (1, 1, 5, 5, 5, 5, 5)
     meta, second_meta, *_, batch, touch = payloads

@@ -110,8 +110,7 @@ def forks_and_replays(run):
     *_, second, _ = run.history()
     run.look(None, second.config)
     for found in run.history():
-        state = run.graph.get_state(found.config)
-        run.seen.append(snapshot(state))
+        run.seen.append(snapshot(run.graph.get_state(found.config)))
 
 
 def updates(run):

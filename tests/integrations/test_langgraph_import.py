@@ -101,8 +101,7 @@ def fill(saver):
         app.invoke(given, {**thread(name), **more})
         return app
 
-    metadata = {"user": "ada"}
-    run(graphs.loop(), {"n": 0}, "loop", metadata=metadata)
+    run(graphs.loop(), {"n": 0}, "loop", metadata={"user": "ada"})
     run(graphs.nested(), {"log": ["in"]}, "nested")
     for n in range(4):
         run(graphs.chat(), graphs.said(n), "a/../chat \U0001f600")
@@ -171,8 +170,7 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         assert (first.ok, first.skipped) == (True, 0)
         again = database.bring(runs, serde=serde)
         assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
-        noted = ours.get_tuple(thread("notes")).checkpoint
-        assert noted["channel_values"]["note"] == Note("new")
+        assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
         loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}
         found = [saved.checkpoint for saved in ours.list(loop)]
         assert found == [saved.checkpoint for saved in database.saver.list(loop)]
@@ -225,8 +223,7 @@ def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
         saver.put(first, {**empty_checkpoint(), "v": 3}, {}, {})
         expected = saver.get_tuple(thread("old")).checkpoint
         assert database.bring(tmp_path / "runs").ok
-    ours = FileSystemCheckpointSaver(tmp_path / "runs")
-    found = ours.get_tuple(thread("old")).checkpoint
+    found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old")).checkpoint
     assert found["channel_values"] == {"__pregel_tasks": [send]}
     assert found == expected | {"channel_versions": found["channel_versions"]}
 
@@ -335,8 +332,7 @@ def test_a_database_is_moved_in_place(in_place):
 
 def test_the_commands_move_a_database_in_place(in_place):
     database, name, _ = in_place
-    app = graphs.loop().compile(checkpointer=database.saver)
-    app.invoke({"n": 0}, thread("loop"))
+    graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
     count = len(seen(database.saver))
     kind, _, place = name.partition(":")
 

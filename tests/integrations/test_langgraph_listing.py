@@ -81,8 +81,7 @@ def plain(saver, config, filter=None, before=None, limit=None):
 def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=40):
     """Put checkpoints with every kind of write, while the clock goes back and on."""
     dice = random.Random(seed)
-    namespaces = ("", "sub", "sub|x:y")
-    histories = [*itertools.product(threads, namespaces)]
+    histories = [*itertools.product(threads, ("", "sub", "sub|x:y"))]
     latest = {}
     messages = defaultdict(list)
     puts = []
@@ -131,8 +130,7 @@ def test_every_combination_of_arguments(opener, seed):
         expected = plain(warm, config, **query)
         for limit in (None, 0, 3, 1 << 80):
             assert list(warm.list(config, **query, limit=limit)) == expected[:limit]
-        fresh = opener.reopen(saver)
-        assert list(fresh.list(config, **query, limit=3)) == expected[:3]
+        assert list(opener.reopen(saver).list(config, **query, limit=3)) == expected[:3]
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
@@ -165,8 +163,7 @@ def test_what_other_objects_have_changed_since_is_seen(opener, seed):
                 time = randomness.randrange(2**31)
                 os.utime(path_of(saver, thread_id), (time, time))
             case _:
-                namespace = randomness.choice(("", "sub"))
-                put_at(saver, thread(thread_id, namespace), made, n=step)
+                put_at(saver, thread(thread_id, randomness.choice(("", "sub"))), made, n=step)
         query = {
             "limit": randomness.choice((1, 3, 20)),
             "before": randomness.choice((None, None, ids[step])),

@@ -46,8 +46,7 @@ def read_states(app):
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
 def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
     app = run_delta(saver, frequency)
-    before = app.get_state(THREAD)
-    log = before.values["log"]
+    log = app.get_state(THREAD).values["log"]
     saver.copy_thread("t", "u")
     saver.prune(["u"])
     saver.store.prune("t", keep_last=1)
@@ -140,8 +139,7 @@ def fill(directory):
     loop = graphs.loop().compile(checkpointer=saver)
     for name in ("recent", "old", "older"):
         loop.invoke({"log": [], "n": 0}, thread(name))
-    nested = graphs.nested().compile(checkpointer=saver)
-    nested.invoke({"log": []}, thread("waiting"))
+    graphs.nested().compile(checkpointer=saver).invoke({"log": []}, thread("waiting"))
     own = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     saver.store.put("own", own)
     for name, days in {"old": 2, "older": 9, "waiting": 2, "own": 9}.items():

@@ -59,8 +59,7 @@ def asked(saver):
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_thread_that_waits_for_a_human(saver, durability):
-    graph = graph_of(ask=lambda: interrupt({"question": "ok?"}))
-    app = graph.compile(checkpointer=saver)
+    app = graph_of(ask=lambda: interrupt({"question": "ok?"})).compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG, durability=durability)
     store = saver.store
     assert status(saver) == "interrupted"
@@ -174,8 +173,7 @@ def test_without_langgraph_sentences_stand_for_what_only_it_can_read(runs):
 
 
 def test_what_langgraph_has_encrypted_is_not_shown_as_bytes(tmp_path):
-    serde = EncryptedSerializer(Rot())
-    with FileSystemCheckpointSaver(tmp_path / "runs", serde=serde) as saver:
+    with FileSystemCheckpointSaver(tmp_path / "runs", serde=EncryptedSerializer(Rot())) as saver:
         graph_of(ask=lambda: interrupt("secret")).compile(checkpointer=saver).invoke({"log": []}, CONFIG)
     (row,) = read_json("interrupts", tmp_path / "runs")
     assert row["payload"] == "not readable here: LangGraph's serializer wrote it as msgpack+rot"

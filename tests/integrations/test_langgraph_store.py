@@ -204,8 +204,7 @@ def test_what_cannot_be_is_refused(saver):
 
 
 def test_graphkit_lists_what_langgraph_ran(saver):
-    app = graphs.loop(1).compile(checkpointer=saver)
-    app.invoke({"n": 0}, {**CONFIG, "metadata": {"user": "ada"}})
+    graphs.loop(1).compile(checkpointer=saver).invoke({"n": 0}, {**CONFIG, "metadata": {"user": "ada"}})
     history = saver.store.history(CONFIG)
     steps = [(info.node_id, info.next_node_id, info.metadata["step"]) for info in reversed(history)]
     assert steps == [
@@ -219,8 +218,7 @@ def test_graphkit_lists_what_langgraph_ran(saver):
     (found,) = saver.store.search({"user": "ada", "step": 0})
     assert found.id == step_0.id
     assert newest.parent_id == parent.id
-    stored = saver.get_tuple(CONFIG).checkpoint
-    assert stored["ts"][:19] == newest.created_at.isoformat()[:19]
+    assert saver.get_tuple(CONFIG).checkpoint["ts"][:19] == newest.created_at.isoformat()[:19]
 
 
 def test_the_steps_of_a_fork_and_of_sends_are_named(saver):

@@ -443,8 +443,7 @@ def test_types_are_made_by_their_constructors(tmp_path):
 
 def test_types_make_the_list_strict(tmp_path):
     note = Note("n", [Color.RED])
-    permissive = FileSystemCheckpointSaver(tmp_path, fsync="never")
-    put(permissive, note=note)
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never"), note=note)
     strict = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Note])
     with pytest.raises(CheckpointSerializationError, match=r"it is not in types=.* add Color there") as caught:
         get(strict)
@@ -486,8 +485,7 @@ def test_a_class_in_a_function_is_read_as_plain_data_with_a_warning(tmp_path, sa
     model_warning, _ = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "make_local.<locals>.Model is defined in a function" in model_warning
     assert get(saver) == {"value": {"local": {"text": "a"}}}
-    listed = FileSystemCheckpointSaver(tmp_path / "store", types=[local, model])
-    assert get(listed) == {"value": value}
+    assert get(FileSystemCheckpointSaver(tmp_path / "store", types=[local, model])) == {"value": value}
 
 
 # What a hostile store could try ---------------------------------------------------------------------------------------

@@ -44,8 +44,7 @@ def config(thread, principal=None):
 def test_the_principal_is_never_stored(make_saver):
     saver = make_saver("a")
     own = config("t", "ann-id")
-    policy = policies.prefix({"ann-id": "t"})
-    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policy))
+    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.prefix({"ann-id": "t"})))
     app = compile_graph(checkpointer, rounds=2)
     app.invoke({"items": []}, own)
     for found in checkpointer.list(own):
@@ -161,8 +160,7 @@ def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_poli
     if make_policy is not None:
         guarded = AccessControlledSaver(audited, make_policy())
     for saver in (bare, AuditedSaver(guarded, log)):
-        app = compile_graph(CheckpointSaver(saver))
-        result = app.invoke({"items": []}, config("t", "ann"))
+        result = compile_graph(CheckpointSaver(saver)).invoke({"items": []}, config("t", "ann"))
         assert len(result["items"]) == 40
     if bare.measures_size:
         # An owner in each checkpoint takes some bytes.
@@ -190,8 +188,7 @@ def test_writes_and_deletes_are_recorded_and_a_forged_answer_is_found(make_saver
 
     assert run({"items": []})["__interrupt__"]
     assert run(Command(resume="yes"))["items"] == ["yes"]
-    branches = graphs.parallel().compile(checkpointer=checkpointer)
-    branches.invoke({"log": []}, config("u", "ann"))
+    graphs.parallel().compile(checkpointer=checkpointer).invoke({"log": []}, config("u", "ann"))
     checkpointer.copy_thread("u", "copy")
     checkpointer.delete_thread("u")
     checkpointer.prune(["copy"], strategy="keep_latest")

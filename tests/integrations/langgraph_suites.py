@@ -148,6 +148,7 @@ def _pip(*arguments):
 
 def _read(report):
     outcome = Outcome(passed={}, failed={})
+
     for case in ET.parse(report).iter("testcase"):
         module = case.get("classname").removeprefix("tests.")
         name = f"{module}::{case.get('name')}"
@@ -157,4 +158,5 @@ def _read(report):
         elif case.find("skipped") is None:
             counts = [int(each.get("value")) for each in case.iter("property")]
             outcome.passed[name] = sum(counts)
+
     return outcome

@@ -96,6 +96,7 @@ def test_a_killed_research_reads_no_chapter_again(run, kill_after, tmp_path):
     name = "12_agent_research.py"
     undisturbed = run(tmp_path / "undisturbed", name)
     assert undisturbed.splitlines()[-2:] == ["read 12 of 12 chapters", "12 chapters, 78 pages"]
+
     kill_after(tmp_path, name, "read 4 of 12 chapters\n", "--pause", "0.05")
     resumed = run(tmp_path, name).splitlines()
     assert resumed[0].startswith("going on after ")
@@ -158,11 +159,14 @@ def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
     with Service(tmp_path) as service:
         events = read_events(service.ask("/messages", "hello there"))
         assert events == [("text", "hello "), ("text", "there"), ("end", [])]
+
         waiting = {"tool": "pay", "arguments": {"amount": 20}, "id": "call-3"}
         assert read_events(service.ask("/messages", "pay 20")) == [("waiting", [waiting])]
         assert json.loads(service.ask("/messages", user="bob")) == {"messages": [], "waiting": []}
+
         with pytest.raises(HTTPError, match="401"):
             service.ask("/messages", user=None)
+
         with pytest.raises(HTTPError, match="404"):
             service.ask("/answer", '{"approved": true}', user="bob")
 

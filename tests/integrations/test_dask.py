@@ -80,8 +80,10 @@ def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, saver, tmp
     graph = fork_of(nodes).compile(checkpoint_saver=saver, executor=executor)
     final = graph.invoke({"folder": str(tmp_path)}, CONFIG)
     assert (tmp_path / "died").exists()
+
     words = [word.split() for word in final["log"]]
     logged, processes = zip(*words, strict=True)
+
     assert [*logged] == names
     assert str(os.getpid()) not in processes
     assert effects(tmp_path, names) == ["x"] * 4

@@ -31,6 +31,7 @@ def fill(saver, count=60, seed=1):
     dice = random.Random(seed)
     values = {"a": [0], "b": [0]}
     ids = [put_next(saver, None, values)]
+
     for number in range(1, count):
         for task in range(dice.randrange(3)):
             writes = [(dice.choice("ab"), [number, task]), ("other", number)]
@@ -38,6 +39,7 @@ def fill(saver, count=60, seed=1):
         values = {name: [number] for name in "ab" if dice.random() < 0.05}
         parent = dice.choice(ids) if dice.random() >= 0.9 else ids[-1]
         ids.append(put_next(saver, parent, values))
+
     return ids
 
 
@@ -65,6 +67,7 @@ def test_what_is_remembered_is_right_after_the_log_changed(saver):
     saver.put_writes(parent, [("a", "late")], "late task")
     check(saver, ids)
     assert read_history(saver, newest, ["a"])["a"]["writes"][-1] == ("late task", "a", "late")
+
     put_next(saver, older, {"a": ["replaced"]}, checkpoint_id=replaced)
     check(saver, ids)
     saver.store.compact()
@@ -92,11 +95,14 @@ def test_a_log_that_is_rewritten_during_a_walk(saver):
 
 def test_only_the_writes_and_values_of_the_wanted_channels_are_restored(saver):
     ids = [put_next(saver, None, {"a": [0], "b": [0]})]
+
     for number in range(50):
         saver.put_writes(at(ids[-1]), [("a", number), ("b", number)], "task")
         ids.append(put_next(saver, ids[-1], {}))
+
     restored = []
     reader = again(saver, serde=Listening(lambda: restored.append(1)))
+
     for checkpoint_id in ids[-5:]:
         restored.clear()
         found = read_history(reader, checkpoint_id, ["a"])["a"]

@@ -69,6 +69,7 @@ def test_only_what_changed_is_serialized_and_stored(saver):
     big = ["x" * 1000] * 100
     config = put(saver, big=big, n=0)
     before = saver.store.size("t")
+
     with mock.patch.object(saver.serde, "dumps_typed", wraps=saver.serde.dumps_typed) as dumps:
         for n in range(1, 11):
             checkpoint = saver.get_tuple(config).checkpoint | {"id": empty_checkpoint()["id"]}
@@ -76,6 +77,7 @@ def test_only_what_changed_is_serialized_and_stored(saver):
             checkpoint["channel_versions"] |= new
             checkpoint["channel_values"]["n"] = n
             config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
+
     dumps.assert_any_call(10)
     assert mock.call(big) not in dumps.mock_calls
     assert saver.store.size("t") - before < 10_000

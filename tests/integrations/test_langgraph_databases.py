@@ -32,20 +32,24 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put_writes(own, [("a", "first"), ("b", 1)], "task 1")
     saver.put_writes(own, [("a", "second")], "task 1")
     saver.put_writes(own, [("__error__", "old")], "task 2")
+
     assert saver.get_tuple(thread()) is None
     assert list(saver.list(None)) == []
 
     saver.put_writes(own, [("__error__", "new")], "task 2")
     saver.put(thread(), checkpoint, {"step": -1}, {})
     stored = saver.get_tuple(own).pending_writes
+
     assert sorted(stored) == [("task 1", "a", "first"), ("task 1", "b", 1), ("task 2", "__error__", "new")]
     assert saver.get_tuple(thread()).pending_writes == stored
+
     for config, limit in itertools.product((thread(), None), (None, 1)):
         (found,) = saver.list(config, limit=limit)
         assert found.pending_writes == stored
 
     saver.put_writes(own, [("c", 3)], "task 3")
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
+
     assert sorted(saver.get_tuple(own).pending_writes) == sorted([*stored, ("task 3", "c", 3)])
 
 
@@ -75,10 +79,12 @@ def test_what_runs_made_is_removed(opener):
     puts = put_runs(saver, "some of it", ["r", "kept", "s", "kept"])
     saver.delete_for_runs(["r", "s", "unknown"])
     saver.delete_for_runs([])
+
     for found, number in zip(saver.list(None), (3, 1), strict=True):
         assert found.config == puts[number]
         assert values_of(found) == {"n": number}
         assert found.pending_writes == [("early", "n", number), ("late", "n", number)]
+
     assert list(saver.store.threads()) == ["some of it"]
 
 
@@ -91,9 +97,11 @@ def test_what_was_written_before_a_checkpoint_stays_when_other_threads_are_remov
     if opener.kind in {"file", *DATABASES}:
         assert saver.store.release(RunnableConfig("t")).version is None
         assert list(saver.store.versions_by_thread_id("t")) == []
+
     put_runs(saver, "other", ["r"])
     for runs in (["r"], ["r", "unknown"]):
         saver.delete_for_runs(runs)
+
     saver.put(thread("t"), *made)
     assert saver.get_tuple(own).pending_writes == [("early", "n", 0)]
 
@@ -111,12 +119,14 @@ def test_released_versions_stay_when_runs_are_removed(saver):
 def put_runs(saver, thread_id, runs):
     """Put checkpoints of runs with writes, which come before the checkpoint and after it; return their configs."""
     configs = [thread(thread_id)]
+
     for number, run in enumerate(runs):
         made = make_checkpoint(version=f"{number}", metadata={"run_id": run}, n=number)
         own = thread(thread_id, checkpoint_id=made[0]["id"])
         saver.put_writes(own, [("n", number)], "early")
         configs.append(saver.put(configs[-1], *made))
         saver.put_writes(own, [("n", number)], "late")
+
     return configs[1:]
 
 
@@ -183,10 +193,12 @@ def seen(saver):
 def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     saver = opener.new()
     assert saver.get_tuple(thread()) is None
+
     counter = StatementCounter(saver.store, monkeypatch)
 
     # That there is no history is known.
     assert counter.count(partial(put, saver, n=1)) == 1
+
     config = put_many(saver, 3)[-1]
     assert counter.count(partial(put, saver, config, n=7)) == 1
     config = saver.get_tuple(thread()).config
@@ -228,6 +240,7 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
         assert each.get_tuple(thread()).config == newest
         put(each, newest, id=id_of(old), **values)
         put(each, old, id=ABSENT, **values)
+
     assert seen(writer) == seen(files)
     assert len(seen(writer)) == 31
     assert writer.store.verify().ok
@@ -241,9 +254,11 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     saver.put_writes(old, [("n", "first")], "task")
     saver.store.catalogue.logs.close()
     assert saver.get_tuple(thread()) is not None
+
     saver.put_writes(old, [("n", "second")], "task")
     saver.put_writes(old, [("n", "other")], "other task")
     assert saver.get_tuple(old).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
+
     history = saver.store.catalogue.shared_log("t", "").history
     assert id_of(old) not in {early.id for early in history.scan.load_early()}
 

@@ -104,6 +104,7 @@ def test_a_value_error_of_the_serializer_is_still_one_and_names_the_channel(tmp_
         assert isinstance(error, CheckpointSerializationError)
         assert error.path == "a"
         assert isinstance(error.__cause__, ValueError)
+
         copied = pickle.loads(pickle.dumps(error))
         assert (type(copied), str(copied)) == (type(error), str(error))
     (found,) = saver.list(None)
@@ -120,6 +121,7 @@ READ = {"pair": [1, 2], "nested": {"deep": [[1, [2]], {"x": []}]}, "step": 1}
 def test_tuples_in_metadata_become_lists_and_a_filter_finds_them_by_either(saver):
     config = put(saver, None, GIVEN, a=1)
     put(saver, None, {"pair": [2, 1], "step": 2}, a=2)
+
     for reader in (saver, again(saver)):
         assert reader.get_tuple(config).metadata == READ
         for wanted in ({"pair": (1, 2)}, {"pair": [1, 2]}, {"nested": READ["nested"]}):
@@ -169,11 +171,14 @@ def test_keep_latest_removes_the_subgraph_calls_that_started_from_a_removed_chec
     app = graph.compile(checkpointer=saver)
     app.invoke({"n": 0}, WHOLE_THREAD)
     assert len(namespaces(saver)) == before
+
     latest = app.get_state(WHOLE_THREAD)
     saver.prune(["t"])
     assert len([*saver.list(WHOLE_THREAD)]) == len(after)
+
     for reader in (saver, again(saver)):
         assert namespaces(reader) == {*reader.store.namespaces("t")} - {"#early:"} == after
+
     assert app.get_state(WHOLE_THREAD) == latest
     assert app.invoke(Command(resume="yes"), WHOLE_THREAD)["log"][-1] == "yes"
     assert saver.store.verify().ok

@@ -27,6 +27,7 @@ def put_two(saver, namespace="", early=7):
         ids.append(made[0]["id"])
         saver.put_writes(at(ids[-1], namespace), [("n", early + n)], "task")
         config = saver.put(config, *made)
+
     return ids
 
 

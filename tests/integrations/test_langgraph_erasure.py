@@ -50,10 +50,12 @@ def test_a_person_is_erased_from_threads_store_and_cache(tmp_path, store, cache,
     cache_key = (("graph", "node"), "key")
     cache.set({cache_key: ({"text": MARKER}, None)})
     assert len(find_files(tmp_path)) >= 3
+
     reports = erase_where(checkpointer.store, PERSON, stores=[store, cache])
     assert [(report.thread_id, report.ok) for report in reports] == [("t", True), (None, True), (None, True)]
     assert checkpointer.store.threads() == ["u"]
     assert find_files(tmp_path) == []
+
     found = {(item.namespace[-1], item.key): item.value for item in store.search(())}
     assert found == {("orders", "2"): {"user": "bob", "item": "lamp"}, ("bob", "likes"): {"text": "coffee"}}
     assert cache.get([cache_key]) == {}

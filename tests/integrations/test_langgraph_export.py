@@ -101,6 +101,7 @@ def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
         before = seen(saver)
     assert import_langgraph_sqlite(tmp_path / "first.db", tmp_path / "runs").ok
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+
     with database(file) as saver:
         assert seen(saver) == before
     assert content(file)[1] == content(tmp_path / "first.db")[1]
@@ -126,8 +127,10 @@ def test_every_kind_of_value_is_moved(tmp_path, file):
     kinds = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
     values = {str(number): value for number, value in enumerate(kinds)}
     saver.put_writes(put(saver, **values), [*values.items()], "task", "path")
+
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
     assert import_langgraph_sqlite(file, tmp_path / "again").ok
+
     original = repr(saver.get_tuple(CONFIG).pending_writes)
     with database(file) as target:
         assert repr(target.get_tuple(CONFIG).pending_writes) == original
@@ -201,12 +204,14 @@ def test_what_was_added_since_is_added(runs, file):
     total = len(seen(open_store(runs)))
     assert first.checkpoints == len(steps) == total
     assert steps[-1][:2] == (total, total)
+
     assert_same(runs, file)
     app = graphs.nested().compile(checkpointer=open_store(runs))
     app.invoke(Command(resume="yes"), thread("nested"))
     second = export_langgraph_sqlite(runs, file)
     assert (second.ok, second.skipped) == (True, total)
     assert second.checkpoints > 0
+
     assert_same(runs, file)
 
 
@@ -278,6 +283,7 @@ def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
     report = export_langgraph_sqlite(tmp_path / "runs", file)
     assert report.ok is ok
     assert {thread_id for thread_id, *_ in content(file)[0]} == ({name, "other"} if ok else {"other"})
+
     if not ok:
         assert "SQLite cannot store this id" in report.problems[0]
 
@@ -301,6 +307,7 @@ def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     again = export_langgraph_sqlite(runs, file, serde=serde)
     assert first.ok
     assert (again.ok, again.skipped) == (True, first.checkpoints)
+
     with database(file, serde) as target:
         assert seen(target) == seen(source)
     checkpoints, _ = content(file)
@@ -379,13 +386,16 @@ def test_the_command_exports_any_store_and_reports_what_was_done(runs, file, kin
         place = tmp_path / "runs.db" if kind == "sqlite" else request.getfixturevalue("server").create_database()
         name = f"{kind}:{place}"
         assert graphkit("copy", runs, "--to", name).code == 0
+
     export_langgraph_sqlite(runs, tmp_path / "other.db")
     number = len(content(tmp_path / "other.db")[0])
     done = graphkit("export-langgraph-sqlite", name, f"sqlite:{file}")
     assert (done.code, done.err) == (0, "")
     assert done.out == f"exported {number} checkpoints to sqlite:{file}; 7 threads, verified\n"
     assert content(file) == content(tmp_path / "other.db")
+
     again = graphkit("export", "langgraph-sqlite", name, file, "--json")
     assert again.json == {"threads": 7, "checkpoints": 0, "skipped": number, "left_out": [], "problems": []}
+
     change(file, "UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
     assert_shows(graphkit("export-langgraph-sqlite", name, file), 1, "nothing was overwritten")

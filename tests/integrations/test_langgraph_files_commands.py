@@ -58,8 +58,10 @@ def files(root):
 
 def test_verify_counts_the_entries(runs):
     done = graphkit("verify", runs)
+
     assert done.out.startswith("1 thread, 1 checkpoint, 4 items, 4 cached values, ")
     assert done.out.endswith(": no problems\n")
+
     data = read_json("verify", runs)
     assert (data["items"], data["cached_values"], data["ok"]) == (COUNT, COUNT, True)
     assert data["size"] == sum(path.stat().st_size for path in runs.rglob("log"))
@@ -74,8 +76,10 @@ def test_damage_is_reported_and_repaired(runs, kind):
     before = files(runs)
     done = graphkit("verify", runs)
     assert done.code == 12
+
     titles, row, *_ = done.lines
     assert titles.startswith("FILE ")
+
     name, state, *_ = row.split()
     assert name == f"{kind}/log"
     assert state == "damaged"
@@ -113,16 +117,19 @@ def test_damage_is_reported_and_repaired(runs, kind):
 def test_both_are_repaired_beside_a_damaged_thread(runs):
     for kind in KINDS:
         damage(runs, kind)
+
     (path,) = runs.glob("t-order-17-*/log")
     flip_in_file(path, path.stat().st_size - 30, 1)
     assert [row["thread"] for row in read_json("verify", runs)["problems"]] == ["order-17", None, None]
 
     done = read_json("repair", runs)
     assert [row["thread"] for row in done["threads"]] == ["order-17"]
+
     for kind, row in zip(KINDS, done["entry_logs"], strict=True):
         assert (row["path"], row["state"], row["kept"], row["refused"]) == (f"{kind}/log", "damaged", COUNT - 1, "")
         assert row["lost_bytes"] > 50
         assert (runs / row["set_aside"]).exists()
+
     assert graphkit("verify", runs).code == 0
 
 
@@ -135,6 +142,7 @@ def test_a_torn_end_is_no_error_and_is_set_aside(runs, kind):
     done = graphkit("repair", runs)
     (torn,) = (runs / kind).glob("torn-*.bin")
     assert_shows(done, 0, f"{kind}: kept 3 {KINDS[kind]}s, lost nothing", str(torn))
+
     assert whole[:-5].endswith(torn.read_bytes())
     assert graphkit("verify", runs).out.endswith("no problems\n")
 

@@ -68,11 +68,13 @@ def test_a_put_that_was_cut_at_any_byte_is_as_if_it_had_never_been(tmp_path, sto
     length = log.stat().st_size
     store.batch([PutOp(("a",), "two", {"n": 3, "text": "y" * 700}), PutOp(("b",), "three", {"n": 3})])
     data = log.read_bytes()
+
     for cut in sweep.some(range(first), 30):
         with open_copy(tmp_path, data[:cut]) as torn:
             assert view(torn) == {}
             torn.put(*next_item, {"n": 4})
             assert view(torn) == {next_item: {"n": 4}}
+
     copied_log = tmp_path / "copy" / "langgraph-store" / "log"
     for cut in sweep.some(range(length, len(data)), 60):
         # Another store has read the log before a writer died.
@@ -215,6 +217,7 @@ def test_who_does_not_wait_loses_the_end_at_most(sweep):
     use(open_on(fs), fs.note)
     states = [*explore("never", fs, random.Random(2), sweep.count(40, 6))]
     assert len(states) >= sweep.count(700, 150)
+
     for what, tree, low, high in states:
         with open_on(SimFS(tree, record=False)) as again:
             assert view(again) in views[low : high + 1], what
@@ -269,6 +272,7 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(hooked, tmp_path, log, a
         assert caught.value.errno == errno.ENOSPC
         assert view(store) == ONE
     assert (log.stat().st_size == length) == (not also)
+
     store.put(("a",), "two", {"n": 2})
     for reader in (store, FileSystemStore(tmp_path)):
         assert view(reader) == TWO

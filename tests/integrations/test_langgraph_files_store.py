@@ -79,6 +79,7 @@ def test_an_item_comes_back_with_its_times(open_store, clock):
     store.put(namespace, "prefs", {"theme": "light"})
     updated = datetime.fromtimestamp(clock.seconds, UTC)
     expected = Item(value={"theme": "light"}, key="prefs", namespace=namespace, created_at=created, updated_at=updated)
+
     assert open_store().get(namespace, "prefs") == expected
 
 
@@ -121,8 +122,10 @@ class Unlistable(UserDict):
 )
 def test_a_value_that_cannot_be_stored_is_refused_with_its_path(store, value, path):
     store.put(("a",), "k", {"x": 1})
+
     with pytest.raises(CheckpointSerializationError) as caught:
         store.batch([PutOp(("a",), "other", {"x": 1}), PutOp(("a",), "k", value)])
+
     assert caught.value.path == path
     assert "builtins" not in caught.value.type_name
     assert "secret" not in str(caught.value)
@@ -190,6 +193,7 @@ def test_an_unknown_operator_is_an_error_even_if_nothing_is_stored(store, filter
 def test_a_search_returns_what_was_put_last_first(store, open_store):
     for n in range(30):
         store.put(("a", str(n % 3)), f"k{n}", {"n": n})
+
     store.put(("a", "1"), "k1", {"n": 1})
     expected = ["k1", *(f"k{n}" for n in range(29, 1, -1)), "k0"]
     for reader in (store, open_store()):
@@ -257,6 +261,7 @@ def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, l
         return await asyncio.gather(*calls, return_exceptions=True)
 
     *done, wrong_key, wrong_value, found = asyncio.run(use())
+
     assert log.read_bytes().removeprefix(before).count(b"\xc1\xf5G2") == 1, "one record"
     assert done == [None] * 20
     assert isinstance(wrong_key, CheckpointSerializationError)
@@ -386,9 +391,11 @@ def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
     memory = InMemoryStore(index=INDEX)
     put_texts(memory)
     expected = {"ab": 1, "both": 1, "a": 0.5**0.5, "zero": 0, "none": None}
+
     for reader in (store, open_store(index=INDEX), memory):
         search = partial(reader.search, ("a",), query="ab")
         found = search()
+
         assert {*keys_of(found[:2])} == {"ab", "both"}
         assert {item.key: item.score for item in found} == pytest.approx(expected, abs=1e-6)
         assert keys_of(search(filter={"kind": 1})) == ["ab", "a"]
@@ -420,6 +427,7 @@ def test_wrong_vectors_are_refused_and_nothing_is_stored(open_store):
     with pytest.raises(CheckpointerConfigurationError, match="0 vectors for 1 texts"):
         store.put(*item)
     assert store.search(()) == []
+
     open_store(index=INDEX).put(*item)
     other = open_store(index={"embed": lambda texts: [[1.0, 2.0] for _ in texts]})
     with pytest.raises(CheckpointerConfigurationError, match="the query has 2 dimensions"):
@@ -446,9 +454,11 @@ def test_processes_put_at_once_while_the_log_is_rewritten(log, open_store, launc
     text = "x" * 300
     for n in range(300):
         store.put(("a", "z"), f"k{n % 100}", {"n": n, "text": text})
+
     for process in processes:
         with process:
             assert process.wait(60) == 0
+
     for reader in (store, open_store()):
         numbers = [item.value["n"] for item in reader.search((), limit=1000)]
         assert sorted(numbers) == sorted([*range(200, 300)] * 3), "the newest of each"
@@ -477,15 +487,18 @@ def test_saver_store_and_cache_share_a_directory(tmp_path, open_entries):
     saver, store, cache = map(open_entries, (FileSystemCheckpointSaver, FileSystemStore, FileSystemCache))
     for name in ("one", "two"):
         put(saver, thread(name), n=1)
+
     store.put(("memories",), "1", {"n": 1})
     cache.set({key: (2, None)})
     assert saver.store.verify().ok
     assert saver.store.repair() is not None
+
     saver.prune(["one"], strategy="delete")
     saver.store.compact()
     assert list(saver.store.threads()) == ["two"]
     assert store.get(("memories",), "1").value == {"n": 1}
     assert cache.get([key]) == {key: 2}
+
     names = {path.name for path in (tmp_path / "data").iterdir() if not path.name.startswith("t-")}
     assert names == {"graphkit.store", "locks", "langgraph-store", "langgraph-cache"}
 
@@ -573,15 +586,19 @@ def test_the_log_of_a_store_is_as_specified(golden):
     log = golden / "langgraph-store" / "log"
     data = log.read_bytes()
     assert data[40:56] == hashlib.blake2b(b"langgraph-store").digest()[:16]
+
     types, payloads = zip(*read_records(data), strict=True)
     assert types == (1, 1, 5, 5, 5, 5, 5)
+
     meta, second_meta, *_, batch, touch = payloads
     assert meta == second_meta == {"entries": "langgraph-store"}
+
     put, delete, content = batch
     created = 1_800_000_000_000_000
     updated = created + 60_000_000
     value = msgpack.packb({"city": "Aachen", "text": "aab"})
     assert content == value + struct.pack("<3f", 2, 1, 0)
+
     times = [created, updated, None, None]
     vectors = [["text", 3]]
     assert put == [0, ["users", "ann"], "home", *times, vectors, len(value), len(content), crc32(content)]

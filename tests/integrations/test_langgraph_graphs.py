@@ -109,6 +109,7 @@ def forks_and_replays(run):
     run.look(None, past)
     *_, second, _ = run.history()
     run.look(None, second.config)
+
     for found in run.history():
         run.seen.append(snapshot(run.graph.get_state(found.config)))
 
@@ -191,10 +192,13 @@ def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path
     plain_graph = graphs.notes().compile(checkpointer=saver)
     plain_graph.invoke({"note": graphs.Note("old")}, CONFIG)
     assert plain_graph.get_state(CONFIG).values == {"note": {"text": "new"}, "more": [{"text": "one"}]}
+
     monkeypatch.setattr(_serde, "STRICT_MSGPACK_ENABLED", True)
     graph = graphs.notes().compile(checkpointer=saver)
+
     assert graph.checkpointer is not saver
     assert graph.checkpointer.store is saver.store
+
     expected = {"note": graphs.Note("new"), "more": [graphs.Note("one")]}
     assert graph.get_state(CONFIG).values == expected
     assert graph.invoke({"note": graphs.Note("old")}, CONFIG)["note"] == graphs.Note("new")

@@ -105,6 +105,7 @@ def fill(saver):
     run(graphs.nested(), {"log": ["in"]}, "nested")
     for n in range(4):
         run(graphs.chat(), graphs.said(n), "a/../chat \U0001f600")
+
     with pytest.raises(ValueError, match="for a while"):
         run(graphs.parallel([1]), {"log": []}, "failed", max_concurrency=1)
     deltas = run(graphs.delta(3), {"log": ["in"], "n": 0}, "delta")
@@ -129,9 +130,11 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     report = database.bring(runs, progress=lambda *step: steps.append(step))
     count = len([*database.saver.list(None)])
     assert (report.ok, report.problems, report.threads, report.skipped, report.checkpoints) == (True, (), 6, 0, count)
+
     ours = FileSystemCheckpointSaver(runs, types=[Note])
     assert [step[:2] for step in steps] == [(done, count) for done in range(1, count + 1)]
     assert {thread_id for *_, thread_id in steps} == {*ours.store.threads()}
+
     database.saver.serde = ours.serde
     assert seen(ours) == seen(database.saver)
     assert ours.store.verify().ok
@@ -139,6 +142,7 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     # Damage of the store is reported, although nothing has to be written.
     (log,) = runs.glob("t-notes-*/log")
     log.with_name("v000001.log").write_bytes(log.read_bytes()[:-5])
+
     assert not database.bring(runs).ok
 
 
@@ -150,6 +154,7 @@ def test_what_differs_when_it_is_read_back_is_reported(database, tmp_path):
     database.execute(f"UPDATE {table} SET task_id = 'x' || task_id WHERE thread_id = 'failed'")
     report = database.bring(tmp_path / "runs")
     assert not report.ok
+
     found = {(problem.split("'")[1], problem.rsplit(" ", 2)[1]) for problem in report.problems}
     assert found == {("loop", "parent"), ("failed", "writes")}
 
@@ -166,11 +171,14 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
         noting.invoke({"note": Note("old")}, thread("notes"))
         with pytest.raises(CheckpointerConfigurationError, match="pass the serializer that wrote them"):
             database.bring(tmp_path / "without")
+
         first = database.bring(runs, serde=serde)
         assert (first.ok, first.skipped) == (True, 0)
+
         again = database.bring(runs, serde=serde)
         assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
         assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
+
         loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}
         found = [saved.checkpoint for saved in ours.list(loop)]
         assert found == [saved.checkpoint for saved in database.saver.list(loop)]
@@ -215,6 +223,7 @@ def test_what_was_added_since_is_added(database, tmp_path):
 
 def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
     send = Send("node", {"a": 1})
+
     with _postgres(own_database) as database:
         saver = database.saver
         config = {"configurable": {"thread_id": "old", "checkpoint_ns": ""}}
@@ -223,6 +232,7 @@ def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
         saver.put(first, {**empty_checkpoint(), "v": 3}, {}, {})
         expected = saver.get_tuple(thread("old")).checkpoint
         assert database.bring(tmp_path / "runs").ok
+
     found = FileSystemCheckpointSaver(tmp_path / "runs").get_tuple(thread("old")).checkpoint
     assert found["channel_values"] == {"__pregel_tasks": [send]}
     assert found == expected | {"channel_versions": found["channel_versions"]}
@@ -283,6 +293,7 @@ def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(
             app = graphs.mapped().compile(checkpointer=saver, interrupt_before=["one"])
             app.invoke({"log": []}, thread("t"))
         assert database.bring(tmp_path / "store").ok
+
     imported, expected = (
         [(info.node_id, info.next_node_id, info.status) for info in store.history("t")]
         for store in (FileSystemSaver(tmp_path / "store"), live.store)
@@ -338,6 +349,7 @@ def test_the_commands_move_a_database_in_place(in_place):
 
     done = graphkit("import", f"langgraph-{kind}", place, name)
     assert (done.code, done.out) == (0, f"imported {count} checkpoints to {name}; 1 thread, verified\n")
+
     again = graphkit(f"import-langgraph-{kind}", name, name, "--json")
     assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in graphkit("threads", name).out

@@ -202,7 +202,9 @@ def test_event_loops_and_threads_use_one_saver_at_once(tmp_path):
         running.append(pool.submit(run_without_loop, "sync"))
         for future in running:
             future.result()
+
         for n, task in itertools.product(range(loops), range(tasks)):
             values = [values_of(found)["a"] for found in saver.list(thread(f"loop{n}-{task}"))]
             assert values == [5, 4, 3, [f"a text of loop{n}-{task}"] * 9000, 1, 0]
+
         assert saver.store.verify().ok

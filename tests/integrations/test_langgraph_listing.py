@@ -58,6 +58,7 @@ def plain(saver, config, filter=None, before=None, limit=None):
     before = (before or {}).get("configurable", {}).get("checkpoint_id")
     selected = []
     ranks = {}
+
     for thread_id in threads:
         for namespace in store.namespaces(thread_id):
             wanted = names.get("checkpoint_ns", namespace)
@@ -72,6 +73,7 @@ def plain(saver, config, filter=None, before=None, limit=None):
             if wanted_id := names.get("checkpoint_id"):
                 infos = [info for info in infos if info.id == wanted_id]
             selected.append(infos)
+
     merged = merge(*selected, key=lambda info: ranks[id(info)], reverse=True)
     matching = [info for info in merged if {**info.metadata, **(filter or {})} == info.metadata]
     found = (saver.get_tuple(thread(info.thread_id, info.checkpoint_ns, info.id)) for info in matching[:limit])
@@ -96,16 +98,20 @@ def fill(saver, seed, threads=("t", "A thread/with: another name", "u"), count=4
         new_id = make_id(clock)
         if dice.random() < 0.15 and history in latest:
             new_id = id_of(config)
+
         if dice.random() < 0.3:
             own = thread(*history, checkpoint_id=new_id)
             saver.put_writes(own, [("n", step), ("early", [1])], "task", "path")
+
         stored = put_at(saver, config, clock, new_id, metadata, **values)
         puts.append(stored)
         latest[history] = stored
         if dice.random() < 0.3:
             saver.put_writes(stored, [("n", "late"), ("__error__", "x")], f"task{step}")
+
         if dice.random() < 0.2:
             saver.put_writes(dice.choice([*latest.values()]), [("later", step)], f"to{step}")
+
     saver.store.put("graphkit's own", Checkpoint(node_id="a", next_node_id=None, state={"a": 1}))
     return puts
 
@@ -125,6 +131,7 @@ def test_every_combination_of_arguments(opener, seed):
     elsewhere = thread(checkpoint_id=make_id(START + timedelta(seconds=20)))
     configs = (None, WHOLE_THREAD, thread("u", "sub"), thread("absent"), puts[7])
     befores = (None, puts[count // 2], puts[0], elsewhere)
+
     for config, wanted, before in itertools.product(configs, FILTERS, befores):
         query = {"filter": wanted, "before": before}
         expected = plain(warm, config, **query)
@@ -171,6 +178,7 @@ def test_what_other_objects_have_changed_since_is_seen(opener, seed):
         }
         fresh = opener.reopen(saver)
         assert list(reader.list(None, **query)) == plain(fresh, None, **query)
+
         for config in randomness.sample(ids, 3):
             history = fresh.list(history_of(config))
             expected = next((saved for saved in history if saved.config == config), None)
@@ -246,10 +254,13 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     ids = fill(saver, 11)
     first, second, *rest = plain(again(saver), config, None, None, limit)
     listing = again(saver).list(config, limit=limit)
+
     assert next(listing) == first
     assert next(listing) == second
+
     CHANGES[changing](again(saver), ids)
     left = map(again(saver).get_tuple, (listed.config for listed in rest))
+
     assert [*listing] == [found for found in left if found]
 
 
@@ -329,9 +340,11 @@ def list_selected_from(saver, monkeypatch, **query):
 @parametrize("file", *DATABASES)
 def test_few_histories_are_looked_at(opener, monkeypatch):
     saver = opener.new()
+
     for number in range(60):
         first = put_one(saver, f"thread {number}")
         put_one(saver, f"thread {number}", parent=first, n=1)
+
     newest = [f"thread {number}" for number in range(59, -1, -1)]
     select = partial(list_selected_from, saver, monkeypatch)
     assert select(limit=3) == newest[:2]
@@ -343,8 +356,10 @@ def test_few_histories_are_looked_at(opener, monkeypatch):
 @parametrize(*DATABASES)
 def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
     saver = opener.new()
+
     for number in range(90):
         put_one(saver, f"thread {number}", n=number % 10)
+
     for reader in (saver, opener.reopen(saver)):
         select = partial(list_selected_from, reader, monkeypatch)
         for wanted, count in (({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)):
@@ -365,6 +380,7 @@ def check_limits(saver):
 @parametrize(*DATABASES)
 def test_ids_whose_order_is_another_one_in_the_database(opener):
     dice = random.Random(5)
+
     for make in (lambda: str(UUID(int=dice.getrandbits(128))), lambda: f"{dice.getrandbits(64):016x}"):
         saver = opener.new()
         latest = {}

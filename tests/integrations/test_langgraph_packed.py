@@ -32,12 +32,14 @@ HISTORY = thread()
 def test_versions_of_types_that_no_saver_of_langgraph_makes(saver, version):
     config = HISTORY
     puts = []
+
     for number, versions in enumerate(({"a": version}, {"a": 1})):
         checkpoint = empty_checkpoint()
         checkpoint |= {"channel_values": {"a": number}, "channel_versions": versions}
         checkpoint["versions_seen"] = {"node": {"a": version}}
         config = saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, versions)
         puts.append((config, checkpoint))
+
     with again(saver) as other:
         assert [(found.config, found.checkpoint) for found in other.list(HISTORY)] == puts[::-1]
         for config, checkpoint in puts:
@@ -46,13 +48,16 @@ def test_versions_of_types_that_no_saver_of_langgraph_makes(saver, version):
 
 def test_what_is_read_shares_nothing_that_can_be_changed(saver):
     config = HISTORY
+
     for _ in range(3):
         config = put(saver, config, {"parents": {}, "set": {1, 2}}, a=[1, {"b": [2]}])
+
     for found in (*saver.list(HISTORY), saver.get_tuple(config), saver.get_tuple(config)):
         values = found.checkpoint["channel_values"]
         assert values == {"a": [1, {"b": [2]}]}
         assert found.checkpoint["channel_versions"].keys() == {"a"}
         assert found.metadata == {"parents": {}, "set": {1, 2}}
+
         values["a"][1]["b"].clear()
         found.checkpoint["channel_versions"].clear()
         found.metadata["parents"]["x"] = 1
@@ -149,10 +154,12 @@ def run_of(seed, count):
         if dice.random() < 0.1:
             for name in update:
                 versions[name] = new_versions[name] = f"{version}.{name}"
+
         if values and dice.random() < 0.3:
             name = dice.choice([*values])
             del values[name]
             versions[name] = new_versions[name] = version
+
         if len(versions) > 1 and dice.random() < 0.03:
             name = dice.choice([*versions])
             values.pop(name, None)
@@ -200,6 +207,7 @@ def written(root, seed):
             own = thread(checkpoint_id=checkpoint["id"])
             if number % 4 == 0:
                 saver.put_writes(own, [("n", number), ("window", ["w"])], f"early{number}")
+
             config = saver.put(config, checkpoint, metadata, new_versions)
             if number % 4 == 1:
                 saver.put_writes(own, [("n", number)], f"late{number}", "path")
@@ -215,6 +223,7 @@ def written(root, seed):
                 saver.store.catalogue.logs.close()  # the next put continues what it reads
         assert saver.store.verify().ok
         assert [found.checkpoint for found in saver.list(HISTORY)] == [checkpoint for checkpoint, *_ in reversed(puts)]
+
         check_index(saver)
         saver.store.close()
     return locate_log(root).read_bytes(), short.call_count

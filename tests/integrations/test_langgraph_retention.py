@@ -52,6 +52,7 @@ def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, 
     saver.store.prune("t", keep_last=1)
     of_t, of_u = (saver.store.history(name) for name in ("t", "u"))
     assert [info.id for info in of_t] == [info.id for info in of_u]
+
     for config in (THREAD, thread("u")):
         assert app.get_state(config).values["log"] == log
         assert app.invoke({"n": 12}, config)["log"] == [*log, "a12", "b13"]
@@ -98,6 +99,7 @@ def test_a_policy_keeps_what_its_rules_keep_and_what_these_need(opener):
         assert after[name] == before[name]
     assert len(after) == len(before) - report.removed
     assert policy.apply(saver).removed == 0
+
     app.update_state(THREAD, {"log": ["more"], "n": 12}, as_node="b")
     assert app.get_state(THREAD).values["log"] == [*after[newest]["log"], "more"]
 
@@ -139,6 +141,7 @@ def fill(directory):
     loop = graphs.loop().compile(checkpointer=saver)
     for name in ("recent", "old", "older"):
         loop.invoke({"log": [], "n": 0}, thread(name))
+
     graphs.nested().compile(checkpointer=saver).invoke({"log": []}, thread("waiting"))
     own = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     saver.store.put("own", own)
@@ -161,6 +164,7 @@ def test_threads_without_a_write_for_the_ttl_are_deleted(tmp_path):
         assert saver.sweep_ttl() == 0
         assert saver.get_tuple(thread("older")) is None
         assert saver.store.verify().ok
+
     with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
         assert asyncio.run(saver.asweep_ttl()) == 2  # a thread that waits counts, a run of graphkit's own stays
         assert saver.store.threads() == ["own", "recent"]

@@ -58,8 +58,10 @@ def test_a_graph_with_interrupts_runs_on_a_sealed_store(opener, tmp_path, durabi
         app = compiled(saver)
         messages = talk(app, durability=durability)
         history = [one.values for one in app.get_state_history(CONFIG)]
+
     assert messages[-1] == f"yes 2: {SECRET}"
     assert SECRET.encode() not in stored(tmp_path)
+
     with opener.open("sealed", cipher=KEYS) as saver:
         assert [one.values for one in compiled(saver).get_state_history(CONFIG)] == history
         of_the_thread, of_all = (
@@ -120,6 +122,7 @@ def test_a_history_that_begins_with_writes_has_the_key_of_its_user(opener, tmp_p
     config["configurable"] |= {"checkpoint_ns": "", "checkpoint_id": str(uuid.UUID(int=7))}
     files = FileSystemSaver(tmp_path / "contract", cipher=cipher)
     contract = CheckpointSaver(ValidatingSaver(files))
+
     for saver in (opener.open("sealed", cipher=cipher), contract):
         with saver:
             saver.put_writes(config, [("messages", SECRET)], "task")
@@ -174,6 +177,7 @@ def test_a_sealed_store_is_exported_when_plaintext_is_asked_for(sealed, tmp_path
     database = tmp_path / "target.sqlite"
     report = export_langgraph_sqlite(sealed, database, cipher=KEYS, plaintext=True)
     assert (report.ok, report.threads) == (True, 1)
+
     with (
         SqliteSaver.from_conn_string(str(database)) as target,
         FileSystemCheckpointSaver(sealed, cipher=KEYS) as source,

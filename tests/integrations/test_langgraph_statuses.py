@@ -65,13 +65,16 @@ def test_a_thread_that_waits_for_a_human(saver, durability):
     assert status(saver) == "interrupted"
     assert asked(saver) == [("ask", "inside", {"question": "ok?"})]
     assert store.wait_for_resume("t", 0) is False
+
     (found,) = store.interrupts()
     (known,) = app.get_state(CONFIG).interrupts
     assert (found.id, found.thread_id, found.checkpoint_ns) == (known.id, "t", "")
     assert store.summary(T).waiting == (found,)
+
     for change in (operations.answer, operations.update):
         with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
             change(store, "t", {})
+
     for change in (operations.cancel, operations.pause):
         with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
             change(store, "t")
@@ -146,16 +149,20 @@ def test_the_commands_show_it(runs):
     (row,) = read_json("interrupts", runs)
     assert (row["thread"], row["node"], row["payload"]) == ("t", "ask", {"question": "ok?"})
     assert read_json("stats", runs)["waiting"] == 1
+
     (row,) = read_json("threads", runs, "--status", "interrupted")
     assert row["waiting"] == {"question": "ok?"}
     assert read_json("history", runs, "t")[0]["status"] == "interrupted"
+
     shown = read_json("show", runs, "t")
     assert (shown["status"], shown["state"]) == ("interrupted", {"log": ["begun"]})
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16
+
     with FileSystemCheckpointSaver(runs) as saver:
         graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
+
     (difference,) = read_json("diff", runs, "t")["differences"]
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
@@ -194,6 +201,7 @@ def test_a_malformed_interrupt_hides_no_other_thread(tmp_path, stored):
             saver.put_writes(put(saver, thread(name)), [("__interrupt__", asked)], "task")
         assert sorted(saver.store.threads()) == ["one", "two"]
         assert [waiting.thread_id for waiting in saver.store.interrupts()] == ["one"]
+
     assert [row["thread"] for row in read_json("threads", tmp_path)] == ["one", "two"]
 
 

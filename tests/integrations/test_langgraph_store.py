@@ -82,6 +82,7 @@ def test_two_processes_on_one_thread_lose_nothing(saver, launcher):
     for process in processes:
         with process:
             assert process.wait(60) == 0
+
     for who in "xy":
         own = [*saver.list(CONFIG, filter={"who": who})]
         assert len(own) == 60
@@ -169,8 +170,10 @@ def test_hostile_ids_of_threads_and_namespaces_come_back(saver, name, tmp_path):
     found = again(saver).get_tuple(stored)
     assert values_of(found) == {"a": name}
     assert found.pending_writes == [(text, text, name)]
+
     (listed,) = saver.list(None)
     assert listed.config["configurable"]["checkpoint_ns"] == text
+
     saver.delete_thread(name)
     assert list(saver.list(None)) == []
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
@@ -187,6 +190,7 @@ def test_a_death_while_checkpoints_are_removed_leaves_a_thread_that_is_incomplet
     begins_and_dies = mock.patch.object(store, "put", wraps=store.put, side_effect=[mock.DEFAULT, KeyboardInterrupt])
     with begins_and_dies, pytest.raises(KeyboardInterrupt):
         saver.delete_for_runs(["r"])
+
     (left,) = store.history(CONFIG)
     assert left.status == "incomplete"
 
@@ -213,8 +217,10 @@ def test_graphkit_lists_what_langgraph_ran(saver):
         ("a", "langgraph:b", 1),
         ("b", "__END__", 2),
     ]
+
     newest, parent, step_0, _ = history
     assert (newest.status, parent.status) == ("finished", "")
+
     (found,) = saver.store.search({"user": "ada", "step": 0})
     assert found.id == step_0.id
     assert newest.parent_id == parent.id

@@ -180,6 +180,7 @@ def assert_same(found, expected):
 
 def describe(value):
     parts = value
+
     if isinstance(value, dict):
         parts = {key: describe(part) for key, part in value.items()}
     elif isinstance(value, (list, tuple, deque)):
@@ -200,6 +201,7 @@ def test_the_classes_of_the_application_are_read_as_they_were(opener):
     writes = list(MADE.items())
     saver.put_writes(config, writes, "task")
     asyncio.run(saver.aput_writes(config, writes, "another"))
+
     for reader in (saver, opener.reopen(saver)):
         for found in (reader.get_tuple(config), asyncio.run(reader.aget_tuple(config)), *reader.list(thread())):
             assert_same(values_of(found), MADE)
@@ -421,6 +423,7 @@ def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, 
     for store in (lambda: put(saver, channel=value), lambda: saver.put_writes(fine, [("channel", value)], "task")):
         with pytest.raises(CheckpointSerializationError) as caught:
             store()
+
         error = caught.value
         assert error.path == f"channel{path}"
         assert error.type_name.endswith(type_name)
@@ -436,6 +439,7 @@ def test_types_are_made_by_their_constructors(tmp_path):
     values = {"secret": SecretStr("s"), "fancy": Fancy.ONE, "box": Box[int](item=1)}
     put(saver, derived=Derived("a"), client=client, **values)
     found = get(saver)
+
     assert found.pop("derived").derived == "aa"
     assert found.pop("client")._client is not client._client
     assert found == values
@@ -448,9 +452,11 @@ def test_types_make_the_list_strict(tmp_path):
     with pytest.raises(CheckpointSerializationError, match=r"it is not in types=.* add Color there") as caught:
         get(strict)
     assert caught.value.raw == Note("n", [["r", 1]])
+
     with pytest.raises(CheckpointSerializationError, match=r"its type is not in types=.* add Color there") as caught:
         put(strict, note=note)
     assert (caught.value.path, caught.value.type_name) == ("note.tags[0]", f"{__name__}.Color")
+
     dated = Note("n", [date(2026, 1, 1)])
     put(strict, note=dated)
     assert get(strict) == {"note": dated}
@@ -480,8 +486,10 @@ def make_local():
 def test_a_class_in_a_function_is_read_as_plain_data_with_a_warning(tmp_path, saver, caplog):
     local, model = make_local()
     value = model(local=local("a"))
+
     for _ in range(2):
         put(saver, value=value)
+
     model_warning, _ = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "make_local.<locals>.Model is defined in a function" in model_warning
     assert get(saver) == {"value": {"local": {"text": "a"}}}

@@ -47,10 +47,12 @@ def test_the_principal_is_never_stored(make_saver):
     checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.prefix({"ann-id": "t"})))
     app = compile_graph(checkpointer, rounds=2)
     app.invoke({"items": []}, own)
+
     for found in checkpointer.list(own):
         assert "ann-id" not in repr(found.metadata)
         assert found.config["configurable"]["principal"] == "ann-id"
     assert "ann-id" not in repr(saver.history("t"))
+
     updated = app.update_state(app.get_state(own).config, {"items": ["x"]})
     assert app.get_state(updated).values["items"][-1] == "x"
 

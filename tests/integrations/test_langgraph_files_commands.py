@@ -3,6 +3,7 @@
 import pytest
 
 from graphkit import Checkpoint
+from graphkit.errors import CheckpointFormatError
 from savers import FileSystemSaver
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from tests.support.langgraph import HEADER_SIZE, FileIO, run_without_langgraph
@@ -159,10 +160,12 @@ def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
 def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     store = runs / "langgraph-store" / "log"
     cache = runs / "langgraph-cache" / "log"
-    header = with_format(store.read_bytes()[:HEADER_SIZE], 3)
+    header = with_format(store.read_bytes()[:HEADER_SIZE], 99)
     store.replace(cache)
     store.write_bytes(header)
     before = files(runs)
+    with pytest.raises(CheckpointFormatError, match="put the file back"):
+        entries(runs, "langgraph-cache")
     problems = read_json("verify", runs)["problems"]
     assert [problem["state"] for problem in problems] == ["newer", "foreign"]
     done = graphkit("repair", runs)

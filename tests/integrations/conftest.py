@@ -5,6 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.support.savers import open_kind
+
 
 @pytest.fixture
 def opener(request):
@@ -47,24 +49,15 @@ def make_folder(tmp_path, monkeypatch):
     return make
 
 
-@pytest.fixture(params=["files", "sqlite", "postgres", "memory"])
+@pytest.fixture(params=["file", "sqlite", "postgres", "memory"])
 def make_saver(request, tmp_path):
     """Opens savers of one kind on new stores, by a name, and closes them in the end."""
-    from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
-
+    server = request.getfixturevalue("server") if request.param == "postgres" else None
     with ExitStack() as stack:
 
         def make(name):
-            match request.param:
-                case "files":
-                    saver = FileSystemSaver(tmp_path / name, fsync="never")
-                case "sqlite":
-                    saver = SqliteSaver(tmp_path / f"{name}.db", fsync="never")
-                case "postgres":
-                    server = request.getfixturevalue("server")
-                    saver = PostgresSaver(server.connection_string, schema=f"{name} {tmp_path.name}")
-                case _:
-                    saver = MemorySaver()
-            return stack.enter_context(saver)
+            directory = tmp_path / name
+            directory.mkdir()
+            return stack.enter_context(open_kind(request.param, directory, server=server))
 
         yield make

@@ -10,11 +10,18 @@ import os
 import tempfile
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from savers.langgraph import FileSystemCheckpointSaver, PostgresCheckpointSaver, SqliteCheckpointSaver
+from savers.langgraph import (
+    FileSystemCache,
+    FileSystemCheckpointSaver,
+    FileSystemStore,
+    PostgresCheckpointSaver,
+    SqliteCheckpointSaver,
+)
 
 CHECKPOINTER_FIXTURES = {"sync_checkpointer", "async_checkpointer"}
 STORE_FIXTURES = {"sync_store", "async_store", "cache"}
@@ -107,12 +114,20 @@ def open_checkpointer(directory):
             return FileSystemCheckpointSaver(directory, **_Made.options)
 
 
+def make_store():
+    with FileSystemStore(new_directory()) as store:
+        yield store
+
+
+def make_cache():
+    with FileSystemCache(new_directory()) as cache:
+        yield cache
+
+
 def make_fixtures():
     """The fixtures that replace those of a suite, by their name."""
-    import langgraph_suite_stores as stores  # it imports this module
-
     makers = dict.fromkeys(CHECKPOINTER_FIXTURES, make_checkpointer)
-    makers |= {"sync_store": stores.make_store, "async_store": stores.make_store, "cache": stores.make_cache}
+    makers |= {"sync_store": make_store, "async_store": make_store, "cache": make_cache}
     return {name: pytest.fixture(maker, name=name, params=["graphkit"]) for name, maker in makers.items()}
 
 
@@ -143,18 +158,70 @@ class MadeAsyncCheckpointer(MadeCheckpointer):
             yield checkpointer
 
 
+def as_base_store(index, ttl):
+    """The options of a SqliteStore in the words and with the defaults that BaseStore documents."""
+    if index is not None and "text_fields" in index:
+        index = index | {"fields": index["text_fields"]}
+    if ttl is not None:
+        ttl = {"refresh_on_read": False} | ttl
+    return {"index": index, "ttl": ttl}
+
+
+class MadeStore(FileSystemStore):
+    """For InMemoryStore and SqliteStore."""
+
+    def __init__(self, **options):
+        super().__init__(new_directory(), **options)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, conn_string, *, index=None, ttl=None):
+        with cls(**as_base_store(index, ttl)) as store:
+            yield store
+
+
+class MadeAsyncStore:
+    """For AsyncSqliteStore, whose methods for items that expire are asynchronous."""
+
+    def __init__(self, store):
+        self._store = store
+
+    @classmethod
+    @asynccontextmanager
+    async def from_conn_string(cls, conn_string, *, index=None, ttl=None):
+        async with MadeStore(**as_base_store(index, ttl)) as store:
+            yield cls(store)
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def sweep_ttl(self):
+        return self._store.sweep_ttl()
+
+    async def start_ttl_sweeper(self):
+        return self._store.start_ttl_sweeper()
+
+    async def stop_ttl_sweeper(self):
+        return self._store.stop_ttl_sweeper()
+
+
+class MadeCache(FileSystemCache):
+    """For RedisCache."""
+
+    def __init__(self, client, *, prefix):
+        super().__init__(new_directory())
+
+
 def replace_savers():
     """From here on, who imports a saver of LangGraph imports ours."""
-    import langgraph_suite_stores as stores
-
     replace("langgraph.checkpoint.memory", InMemorySaver=MadeCheckpointer, MemorySaver=MadeCheckpointer)
     replace("langgraph.checkpoint.sqlite", SqliteSaver=MadeCheckpointer)
     replace("langgraph.checkpoint.sqlite.aio", AsyncSqliteSaver=MadeAsyncCheckpointer)
-    replace("langgraph.store.memory", InMemoryStore=stores.MadeStore)
-    replace("langgraph.store.sqlite", SqliteStore=stores.MadeStore, AsyncSqliteStore=stores.MadeAsyncStore)
-    replace("langgraph.store.sqlite.aio", AsyncSqliteStore=stores.MadeAsyncStore)
-    replace("langgraph.cache.redis", RedisCache=stores.MadeCache)
-    replace("redis", Redis=stores.RedisClient)
+    replace("langgraph.store.memory", InMemoryStore=MadeStore)
+    replace("langgraph.store.sqlite", SqliteStore=MadeStore, AsyncSqliteStore=MadeAsyncStore)
+    replace("langgraph.store.sqlite.aio", AsyncSqliteStore=MadeAsyncStore)
+    replace("langgraph.cache.redis", RedisCache=MadeCache)
+    replace("redis", Redis=Mock)  # a client whose server is there: the tests are skipped without one
 
 
 def replace(module, **classes):

@@ -148,8 +148,8 @@ def _pip(*arguments):
 
 def _read(report):
     outcome = Outcome(passed={}, failed={})
-    document = ET.parse(report)
-    for case in document.iter("testcase"):
+
+    for case in ET.parse(report).iter("testcase"):
         module = case.get("classname").removeprefix("tests.")
         name = f"{module}::{case.get('name')}"
         problems = [*case.iter("failure"), *case.iter("error")]
@@ -158,4 +158,5 @@ def _read(report):
         elif case.find("skipped") is None:
             counts = [int(each.get("value")) for each in case.iter("property")]
             outcome.passed[name] = sum(counts)
+
     return outcome

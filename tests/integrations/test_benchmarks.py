@@ -26,8 +26,10 @@ def test_the_table_of_langgraphs_savers_has_the_chosen_rows_and_their_ratios(mak
     langgraph_savers.main(make_folder, keys=["bytes", "newest"], rounds=2, sizes=QUICK)
     ((head, *rows),) = read_tables(capsys.readouterr().out)
     names = [contender.name for contender in CONTENDERS]
+
     assert head[2:] == [*names, "never / OFF", "always / FULL"]
     assert [row[0] for row in rows] == ["`bytes`", "`newest`"]
+
     for row in rows:
         off, full, never, always, never_to_off, always_to_full = map(float, row[3:])
         assert never_to_off == pytest.approx(never / off, rel=0.1)

@@ -2,15 +2,13 @@
 
 import os
 import signal
-import uuid
 
 import pytest
 from distributed import Client, LocalCluster
 
 from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
-from savers import FileSystemSaver, PostgresSaver, SqliteSaver
-from tests.support.sweeps import in_turn
+from tests.support.savers import saver_fixture
 
 # Its threads and sockets are collected late, and it warns of its own busy ports and of forks; none of that is ours.
 pytestmark = [
@@ -30,22 +28,12 @@ def client():
         yield one
 
 
+saver = saver_fixture(("file", "sqlite", "postgres"))
+
+
 @pytest.fixture
 def executor(client):
     return client.get_executor(pure=False)
-
-
-@pytest.fixture(params=in_turn(["file", "sqlite", "postgres"], "store"))
-def store(request, tmp_path):
-    if request.param == "file":
-        opened = FileSystemSaver(tmp_path / "store", fsync="never")
-    elif request.param == "sqlite":
-        opened = SqliteSaver(tmp_path / "store.db", fsync="never")
-    else:
-        server = request.getfixturevalue("server")
-        opened = PostgresSaver(server.connection_string, schema=f"test {uuid.uuid4().hex}")
-    with opened:
-        yield opened
 
 
 def branch(name, *, dies=False, asks=False):
@@ -84,42 +72,41 @@ def effects(folder, names):
     return [(folder / name).read_text() for name in names]
 
 
-def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, store, tmp_path):
+def test_a_worker_that_dies_costs_nothing_that_was_recorded(executor, saver, tmp_path):
     """The cluster runs its branch again, elsewhere; once finds what the dead one had recorded."""
     names = ["a", "b", "c", "d"]
     nodes = {name: branch(name) for name in names}
     nodes["b"] = branch("b", dies=True)
-    fork = fork_of(nodes)
-    graph = fork.compile(checkpoint_saver=store, executor=executor)
-    given = {"folder": str(tmp_path)}
-    final = graph.invoke(given, CONFIG)
+    graph = fork_of(nodes).compile(checkpoint_saver=saver, executor=executor)
+    final = graph.invoke({"folder": str(tmp_path)}, CONFIG)
     assert (tmp_path / "died").exists()
+
     words = [word.split() for word in final["log"]]
     logged, processes = zip(*words, strict=True)
+
     assert [*logged] == names
     assert str(os.getpid()) not in processes
     assert effects(tmp_path, names) == ["x"] * 4
-    latest = store.get(CONFIG)
-    assert latest.next_node_id == END
+    assert saver.get(CONFIG).next_node_id == END
 
 
-def test_a_question_asked_on_a_worker(executor, store, tmp_path):
+def test_a_question_asked_on_a_worker(executor, saver, tmp_path):
     nodes = {"a": branch("a"), "b": branch("b", asks=True)}
-    graph = fork_of(nodes).compile(checkpoint_saver=store, executor=executor)
+    graph = fork_of(nodes).compile(checkpoint_saver=saver, executor=executor)
     assert graph.invoke_final({"folder": str(tmp_path)}, CONFIG).payload == "b"
     assert graph.invoke(GraphResume("yes"), CONFIG)["log"][-1] == "yes"
     assert effects(tmp_path, ["a", "b"]) == ["x", "x"]
 
 
-def test_items_of_a_map_run_on_the_workers(executor, store):
+def test_items_of_a_map_run_on_the_workers(executor, saver):
     graph = StateGraph(SCHEMA).add_map_node("m", lambda item: {"log": item * 2}, lambda state: range(20))
-    compiled = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=store)
+    compiled = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG.replace(executor={"m": executor}))["log"] == [2 * n for n in range(20)]
 
 
-def test_an_error_of_a_worker(executor, store, tmp_path):
-    graph = fork_of({"a": branch("a"), "b": lambda state: 1 // 0}).compile(checkpoint_saver=store, executor=executor)
+def test_an_error_of_a_worker(executor, saver, tmp_path):
+    graph = fork_of({"a": branch("a"), "b": lambda state: 1 // 0}).compile(checkpoint_saver=saver, executor=executor)
     with pytest.raises(NodeExecutionError, match="ZeroDivisionError") as failed:
         graph.invoke({"folder": str(tmp_path)}, CONFIG)
     assert failed.value.node_id == "b"
-    assert store.history(CONFIG)[0].status == "failed"
+    assert saver.history(CONFIG)[0].status == "failed"

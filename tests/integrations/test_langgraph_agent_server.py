@@ -17,7 +17,7 @@ THREAD = {"configurable": {"thread_id": "t"}}
 async def run():
     async with checkpointer() as saver:
         await graphs.loop().compile(checkpointer=saver).ainvoke({"log": [], "n": 0}, THREAD)
-        return saver, [info.id for info in saver.store.history(THREAD)]
+        return saver
 
 
 def test_a_server_finds_it_by_its_dotted_path():
@@ -28,15 +28,12 @@ def test_a_server_finds_it_by_its_dotted_path():
 def test_it_opens_the_directory_of_the_variable_and_closes_it(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     monkeypatch.setenv("GRAPHKIT_DIR", str(runs))
-    saver, ids = asyncio.run(run())
+    saver = asyncio.run(run())
     assert isinstance(saver, FileSystemCheckpointSaver)
     assert saver.store.base_directory == str(runs)
     for link in Path("/proc/self/fd").iterdir():
         assert tmp_path not in link.resolve().parents
-    again = FileSystemCheckpointSaver(runs)
-    stored = [info.id for info in again.store.history(THREAD)]
-    assert stored == ids
-    assert len(ids) > 5
+    assert len(FileSystemCheckpointSaver(runs).store.history(THREAD)) > 5
 
 
 @pytest.mark.parametrize(
@@ -59,12 +56,11 @@ def test_what_is_no_directory_is_refused_by_the_name_of_the_variable(tmp_path, m
     assert [path.read_text() for path in tmp_path.iterdir()] == ["content"]
 
 
-@pytest.mark.parametrize("strategy", ["delete", "delete_all"])
-def test_the_servers_word_for_deleting_is_understood_too(saver, strategy):
+def test_the_servers_word_for_deleting_is_understood_too(saver):
     """langgraph-api 0.16 calls `aprune(ids, strategy="delete_all")`."""
     for name in "ab":
         put(saver, thread(name), n=1)
-    asyncio.run(saver.aprune(["a"], strategy=strategy))
+    asyncio.run(saver.aprune(["a"], strategy="delete_all"))
     assert saver.store.threads() == ["b"]
     with pytest.raises(ValueError, match="everything"):
         saver.prune(["b"], strategy="everything")

@@ -30,19 +30,16 @@ def fill(saver, count=60, seed=1):
     """Put checkpoints with writes of chance, a tenth of which fork; return their ids."""
     dice = random.Random(seed)
     values = {"a": [0], "b": [0]}
-    first = put_next(saver, None, values)
-    ids = [first]
+    ids = [put_next(saver, None, values)]
+
     for number in range(1, count):
         for task in range(dice.randrange(3)):
-            channel = dice.choice("ab")
-            writes = [(channel, [number, task]), ("other", number)]
+            writes = [(dice.choice("ab"), [number, task]), ("other", number)]
             saver.put_writes(at(ids[-1]), writes, f"task {task}", "path")
         values = {name: [number] for name in "ab" if dice.random() < 0.05}
-        parent = ids[-1]
-        if dice.random() >= 0.9:
-            parent = dice.choice(ids)
-        made = put_next(saver, parent, values)
-        ids.append(made)
+        parent = dice.choice(ids) if dice.random() >= 0.9 else ids[-1]
+        ids.append(put_next(saver, parent, values))
+
     return ids
 
 
@@ -52,11 +49,9 @@ def read_history(saver, checkpoint_id, channels=CHANNELS):
 
 def check(saver, ids):
     for checkpoint_id in (ids[-1], ids[len(ids) // 2], ids[1], ids[0], None):
-        found = read_history(saver, checkpoint_id)
         other = again(saver)
-        assert found == read_history(other, checkpoint_id)
         walked = BaseCheckpointSaver.get_delta_channel_history(other, config=at(checkpoint_id), channels=CHANNELS)
-        assert found == walked
+        assert read_history(saver, checkpoint_id) == read_history(other, checkpoint_id) == walked
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -71,9 +66,8 @@ def test_what_is_remembered_is_right_after_the_log_changed(saver):
     parent = saver.get_tuple(at(newest)).parent_config
     saver.put_writes(parent, [("a", "late")], "late task")
     check(saver, ids)
-    history = read_history(saver, newest, ["a"])
-    *_, last = history["a"]["writes"]
-    assert last == ("late task", "a", "late")
+    assert read_history(saver, newest, ["a"])["a"]["writes"][-1] == ("late task", "a", "late")
+
     put_next(saver, older, {"a": ["replaced"]}, checkpoint_id=replaced)
     check(saver, ids)
     saver.store.compact()
@@ -100,16 +94,15 @@ def test_a_log_that_is_rewritten_during_a_walk(saver):
 
 
 def test_only_the_writes_and_values_of_the_wanted_channels_are_restored(saver):
-    first = put_next(saver, None, {"a": [0], "b": [0]})
-    ids = [first]
+    ids = [put_next(saver, None, {"a": [0], "b": [0]})]
+
     for number in range(50):
-        newest = ids[-1]
-        writes = [("a", number), ("b", number)]
-        saver.put_writes(at(newest), writes, "task")
-        ids.append(put_next(saver, newest, {}))
+        saver.put_writes(at(ids[-1]), [("a", number), ("b", number)], "task")
+        ids.append(put_next(saver, ids[-1], {}))
+
     restored = []
-    serializer = Listening(lambda: restored.append(1))
-    reader = again(saver, serde=serializer)
+    reader = again(saver, serde=Listening(lambda: restored.append(1)))
+
     for checkpoint_id in ids[-5:]:
         restored.clear()
         found = read_history(reader, checkpoint_id, ["a"])["a"]

@@ -18,7 +18,6 @@ from graphkit import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointStorageError,
-    RunnableConfig,
 )
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
@@ -33,7 +32,7 @@ from tests.integrations.langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph_checkpoints import put
-from tests.support.terminal import graphkit
+from tests.support.terminal import assert_shows, graphkit
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 PERMISSIVE = JsonPlusSerializer(allowed_msgpack_modules=[(Note.__module__, "Note")])
@@ -63,14 +62,12 @@ def open_store(directory, serde=PERMISSIVE):
     return FileSystemCheckpointSaver(directory, serde=serde, fsync="never")
 
 
-def rows(file, table, order):
-    with closing(sqlite3.connect(file)) as connection:
-        return list(connection.execute(f"SELECT * FROM {table} ORDER BY {order}"))
-
-
 def content(file):
-    """All rows of a database."""
-    return [rows(file, table, "thread_id, checkpoint_ns, checkpoint_id") for table in ("checkpoints", "writes")]
+    """All rows of a database: those of checkpoints, and those of writes."""
+    names = "thread_id, checkpoint_ns, checkpoint_id"
+    orders = {"checkpoints": names, "writes": f"{names}, task_id, idx"}
+    with closing(sqlite3.connect(file)) as connection:
+        return [list(connection.execute(f"SELECT * FROM {table} ORDER BY {orders[table]}")) for table in orders]
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +92,6 @@ def file(tmp_path):
     return tmp_path / "langgraph.db"
 
 
-def count(directory):
-    return len(list(open_store(directory).list(None)))
-
-
 # What an export keeps
 
 
@@ -108,10 +101,10 @@ def test_an_export_of_an_import_is_the_database_again(file, tmp_path):
         before = seen(saver)
     assert import_langgraph_sqlite(tmp_path / "first.db", tmp_path / "runs").ok
     assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+
     with database(file) as saver:
         assert seen(saver) == before
-    columns = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx"
-    assert rows(file, "writes", columns) == rows(tmp_path / "first.db", "writes", columns)
+    assert content(file)[1] == content(tmp_path / "first.db")[1]
     # Into the database that they came from, nothing has to be written.
     again = export_langgraph_sqlite(tmp_path / "runs", tmp_path / "first.db")
     assert (again.ok, again.checkpoints, again.skipped) == (True, 0, len(before))
@@ -129,23 +122,18 @@ def test_no_object_of_the_application_is_made(runs, file, monkeypatch):
         assert found.values["note"] == Note("new")
 
 
-KINDS = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
-
-
 def test_every_kind_of_value_is_moved(tmp_path, file):
     saver = open_store(tmp_path / "runs")
-    values = {str(number): value for number, value in enumerate(KINDS)}
-    stored = put(saver, **values)
-    writes = [*values.items()]
-    saver.put_writes(stored, writes, "task", "path")
-    exported = export_langgraph_sqlite(tmp_path / "runs", file)
-    assert exported.ok
-    imported = import_langgraph_sqlite(file, tmp_path / "again")
-    assert imported.ok
+    kinds = [None, b"bytes", bytearray(b"array"), {(1, 2): 3}, float("nan"), {1, 2}, 2**63, "", [None] * 9]
+    values = {str(number): value for number, value in enumerate(kinds)}
+    saver.put_writes(put(saver, **values), [*values.items()], "task", "path")
+
+    assert export_langgraph_sqlite(tmp_path / "runs", file).ok
+    assert import_langgraph_sqlite(file, tmp_path / "again").ok
+
+    original = repr(saver.get_tuple(CONFIG).pending_writes)
     with database(file) as target:
-        (found,) = target.list(None)
-    original = saver.get_tuple(CONFIG)
-    assert repr(found.pending_writes) == repr(original.pending_writes)
+        assert repr(target.get_tuple(CONFIG).pending_writes) == original
 
 
 def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_path, file):
@@ -161,12 +149,9 @@ def test_a_write_keeps_its_index_where_the_one_before_it_was_a_special_one(tmp_p
 
 
 def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
-    own = FileSystemSaver(runs)
-    own.put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    FileSystemSaver(runs).put("own", Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
     report = export_langgraph_sqlite(runs, file)
-    assert report.ok is True
-    assert report.left_out == ("own",)
-    assert report.threads == 7
+    assert (report.ok, report.left_out, report.threads) == (True, ("own",), 7)
     before = content(file)
     with pytest.raises(CheckpointConflictError, match="own"):
         export_langgraph_sqlite(runs, file, threads=["loop", "own"])
@@ -175,6 +160,14 @@ def test_runs_of_graphkits_own_are_left_out_and_named(runs, file):
     with pytest.raises(TypeError, match=r"\['loop'\]"):
         export_langgraph_sqlite(runs, file, threads="loop")
     assert content(file) == before
+
+    def export(*options):
+        return graphkit("export-langgraph-sqlite", runs, file, *options)
+
+    assert export("--thread", "loo", "--thread", "nested", "--json").json["threads"] == 2
+    assert export("--thread", "none").code == 11
+    assert export("--thread", "own").code == 16
+    assert "left out 1 thread with runs of graphkit: own" in export().out
 
 
 # Again
@@ -197,8 +190,9 @@ def test_a_database_that_fails_at_any_moment_is_completed_later(runs, file, monk
     with pytest.raises(CheckpointStorageError, match="disk is full"):
         export_langgraph_sqlite(runs, file)
     monkeypatch.undo()
-    with database(file) as saver:  # each checkpoint that is there is whole
-        assert all(stored in seen(open_store(runs)) for stored in seen(saver))
+    whole = seen(open_store(runs))
+    with database(file) as saver:
+        assert all(stored in whole for stored in seen(saver))
     assert export_langgraph_sqlite(runs, file).ok
     assert_same(runs, file)
 
@@ -207,17 +201,17 @@ def test_what_was_added_since_is_added(runs, file):
     """The waiting checkpoint gets the answer as another write; then new checkpoints follow."""
     steps = []
     first = export_langgraph_sqlite(runs, file, progress=lambda *step: steps.append(step))
-    total = count(runs)
+    total = len(seen(open_store(runs)))
     assert first.checkpoints == len(steps) == total
-    last = steps[-1]
-    assert last[:2] == (total, total)
+    assert steps[-1][:2] == (total, total)
+
     assert_same(runs, file)
     app = graphs.nested().compile(checkpointer=open_store(runs))
     app.invoke(Command(resume="yes"), thread("nested"))
     second = export_langgraph_sqlite(runs, file)
-    assert second.ok is True
-    assert second.skipped == first.checkpoints
+    assert (second.ok, second.skipped) == (True, total)
     assert second.checkpoints > 0
+
     assert_same(runs, file)
 
 
@@ -239,10 +233,10 @@ def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, statement, wha
     change(file, statement)
     before = content(file)
     report = export_langgraph_sqlite(runs, file)
-    assert not report.ok
-    assert report.checkpoints == 0
-    assert all("thread 'loop'" in problem for problem in report.problems)
-    assert all(f"with another {what}; nothing was overwritten" in problem for problem in report.problems)
+    assert (report.ok, report.checkpoints) == (False, 0)
+    for problem in report.problems:
+        assert "thread 'loop'" in problem
+        assert f"with another {what}; nothing was overwritten" in problem
     assert content(file) == before
 
 
@@ -254,10 +248,8 @@ def test_other_writes_of_a_checkpoint_that_is_missing_are_not_overwritten(runs, 
         "DELETE FROM checkpoints WHERE thread_id = 'nested'",
     )
     writes = content(file)[1]
-    report = export_langgraph_sqlite(runs, file)
-    assert {problem.rsplit(": ", 1)[1] for problem in report.problems} == {
-        "the database has other writes of it; nothing was overwritten"
-    }
+    reasons = {problem.rsplit(": ", 1)[1] for problem in export_langgraph_sqlite(runs, file).problems}
+    assert reasons == {"the database has other writes of it; nothing was overwritten"}
     assert content(file)[1] == writes
 
 
@@ -277,8 +269,7 @@ def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
     saver = open_store(tmp_path / "runs")
     for id_ in ("2", "1"):  # the clock was set back
         saver.put(CONFIG, {**empty_checkpoint(), "id": id_}, {}, {})
-    report = export_langgraph_sqlite(tmp_path / "runs", file)
-    (problem,) = report.problems
+    (problem,) = export_langgraph_sqlite(tmp_path / "runs", file).problems
     assert "sorts checkpoints by id" in problem
     assert "is 1, and SqliteSaver's is 2" in problem
     assert len(content(file)[0]) == 2
@@ -287,22 +278,18 @@ def test_another_order_than_that_of_the_ids_is_reported(tmp_path, file):
 @pytest.mark.parametrize(("name", "ok"), [("a\0b", True), ("", True), ("\U0001f600" * 99, True), ("\ud800", False)])
 def test_any_id_is_moved_or_reported(tmp_path, file, name, ok):
     saver = open_store(tmp_path / "runs")
-    expected = {name, "other"} if ok else {"other"}
     for thread_id in (name, "other"):
-        config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
-        saver.put(config, empty_checkpoint(), {}, {})
+        put(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}})
     report = export_langgraph_sqlite(tmp_path / "runs", file)
     assert report.ok is ok
-    rows, *_ = content(file)
-    exported = {thread_id for thread_id, *_ in rows}
-    assert exported == expected
+    assert {thread_id for thread_id, *_ in content(file)[0]} == ({name, "other"} if ok else {"other"})
+
     if not ok:
         assert "SQLite cannot store this id" in report.problems[0]
 
 
 def test_metadata_that_json_cannot_hold_is_reported(tmp_path, file):
-    saver = open_store(tmp_path / "runs")
-    saver.put(CONFIG, empty_checkpoint(), {"path": b"bytes"}, {})
+    open_store(tmp_path / "runs").put(CONFIG, empty_checkpoint(), {"path": b"bytes"}, {})
     (problem,) = export_langgraph_sqlite(tmp_path / "runs", file).problems
     assert "cannot store its metadata" in problem
     assert content(file) == [[], []]
@@ -317,10 +304,10 @@ def test_an_encrypted_store_becomes_an_encrypted_database(tmp_path, file):
     source = open_store(runs, serde)
     fill(source)
     first = export_langgraph_sqlite(runs, file, serde=serde)
-    assert first.ok
     again = export_langgraph_sqlite(runs, file, serde=serde)
-    assert again.ok is True
-    assert again.skipped == first.checkpoints
+    assert first.ok
+    assert (again.ok, again.skipped) == (True, first.checkpoints)
+
     with database(file, serde) as target:
         assert seen(target) == seen(source)
     checkpoints, _ = content(file)
@@ -353,8 +340,12 @@ def test_a_directory_that_is_no_store_is_refused_and_nothing_is_made(tmp_path, f
     with pytest.raises(CheckpointerConfigurationError, match="there is no directory"):
         export_langgraph_sqlite(tmp_path / "missing", file)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointerConfigurationError, match="not a checkpoint directory"):
-        export_langgraph_sqlite(tmp_path / "empty", file)
+    with FileSystemStore(tmp_path / "entries") as store:
+        store.put(("a",), "k", {"n": 1})
+    for name in ("empty", "entries"):
+        with pytest.raises(CheckpointerConfigurationError, match="not a checkpoint directory"):
+            export_langgraph_sqlite(tmp_path / name, file)
+    assert graphkit("export-langgraph-sqlite", tmp_path / "entries", file).code == 18
     assert not file.exists()
     assert not (tmp_path / "missing").exists()
     assert not list((tmp_path / "empty").iterdir())
@@ -362,15 +353,11 @@ def test_a_directory_that_is_no_store_is_refused_and_nothing_is_made(tmp_path, f
 
 def test_a_file_that_is_no_database_is_left_as_it_is(runs, tmp_path):
     (tmp_path / "text").write_text("no database " * 100)
-    with pytest.raises(CheckpointStorageError, match="text"):
-        export_langgraph_sqlite(runs, tmp_path / "text")
+    change(tmp_path / "other.db", "CREATE TABLE checkpoints (other)")
+    for name in ("text", "missing/file.db", "other.db"):
+        with pytest.raises(CheckpointStorageError, match=name):
+            export_langgraph_sqlite(runs, tmp_path / name)
     assert (tmp_path / "text").read_text() == "no database " * 100
-    with pytest.raises(CheckpointStorageError):
-        export_langgraph_sqlite(runs, tmp_path / "missing" / "file.db")
-    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
-        connection.execute("CREATE TABLE checkpoints (other)")
-    with pytest.raises(CheckpointStorageError):
-        export_langgraph_sqlite(runs, tmp_path / "other.db")
 
 
 def test_a_package_that_is_missing_is_named(runs, file, monkeypatch):
@@ -384,10 +371,9 @@ def test_a_package_that_is_missing_is_named(runs, file, monkeypatch):
 
 def test_the_keys_of_a_store_are_refused_with_a_saver(file):
     with database(file), FileSystemSaver(file.parent / "runs") as saver:
-        with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
-            export_langgraph_sqlite(saver, file, cipher={"k": bytes(32)})
-        with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
-            import_langgraph_sqlite(file, saver, cipher={"k": bytes(32)})
+        for move, places in ((export_langgraph_sqlite, (saver, file)), (import_langgraph_sqlite, (file, saver))):
+            with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
+                move(*places, cipher={"k": bytes(32)})
 
 
 # The command
@@ -400,36 +386,16 @@ def test_the_command_exports_any_store_and_reports_what_was_done(runs, file, kin
         place = tmp_path / "runs.db" if kind == "sqlite" else request.getfixturevalue("server").create_database()
         name = f"{kind}:{place}"
         assert graphkit("copy", runs, "--to", name).code == 0
+
     export_langgraph_sqlite(runs, tmp_path / "other.db")
-    number = count(runs)
+    number = len(content(tmp_path / "other.db")[0])
     done = graphkit("export-langgraph-sqlite", name, f"sqlite:{file}")
     assert (done.code, done.err) == (0, "")
     assert done.out == f"exported {number} checkpoints to sqlite:{file}; 7 threads, verified\n"
     assert content(file) == content(tmp_path / "other.db")
+
     again = graphkit("export", "langgraph-sqlite", name, file, "--json")
     assert again.json == {"threads": 7, "checkpoints": 0, "skipped": number, "left_out": [], "problems": []}
+
     change(file, "UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'")
-    problem = graphkit("export-langgraph-sqlite", name, file)
-    assert problem.code == 1
-    assert "nothing was overwritten" in problem.out
-
-
-def test_the_command_refuses_a_directory_without_checkpoints(file, tmp_path):
-    with FileSystemStore(tmp_path / "entries") as store:
-        store.put(("a",), "k", {"n": 1})
-    refused = graphkit("export-langgraph-sqlite", tmp_path / "entries", file)
-    assert refused.code == 18
-    assert "not a checkpoint directory" in refused.err
-    assert not file.exists()
-
-
-def test_the_command_takes_threads(runs, file):
-    FileSystemSaver(runs).put(RunnableConfig("own"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-
-    def export(*options):
-        return graphkit("export-langgraph-sqlite", runs, file, *options)
-
-    assert export("--thread", "loo", "--thread", "nested", "--json").json["threads"] == 2
-    assert export("--thread", "none").code == 11
-    assert export("--thread", "own").code == 16
-    assert "left out 1 thread with runs of graphkit: own" in export().out
+    assert_shows(graphkit("export-langgraph-sqlite", name, file), 1, "nothing was overwritten")

@@ -51,10 +51,10 @@ def test_a_value_expires_after_its_seconds(open_cache):
     seconds = 1_800_000_000.0
     cache = open_cache(clock=lambda: seconds)
     keys = [KEY, OTHER, ELSEWHERE]
-    values = {KEY: (1, 10), OTHER: (2, None), ELSEWHERE: (3, 11)}
-    cache.set(values)
+    cache.set({KEY: (1, 10), OTHER: (2, None), ELSEWHERE: (3, 11)})
     seconds += 9.9
     assert cache.get(keys) == {KEY: 1, OTHER: 2, ELSEWHERE: 3}
+
     seconds += 0.1
     assert cache.get(keys) == {OTHER: 2, ELSEWHERE: 3}
     cache.set({KEY: (4, 10)})

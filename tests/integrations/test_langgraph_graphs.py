@@ -98,8 +98,7 @@ def fork_in_the_middle(run):
     """Fork at the middle of a history; return the config of the checkpoint there, and that of the fork."""
     history = run.history()
     past = history[len(history) // 2].config
-    fork = run.graph.update_state(past, {"log": ["forked"], "n": 2}, as_node="a")
-    return past, fork
+    return past, run.graph.update_state(past, {"log": ["forked"], "n": 2}, as_node="a")
 
 
 def forks_and_replays(run):
@@ -110,9 +109,9 @@ def forks_and_replays(run):
     run.look(None, past)
     *_, second, _ = run.history()
     run.look(None, second.config)
+
     for found in run.history():
-        state = run.graph.get_state(found.config)
-        run.seen.append(snapshot(state))
+        run.seen.append(snapshot(run.graph.get_state(found.config)))
 
 
 def updates(run):
@@ -155,8 +154,7 @@ def deltas(frequency):
         past = run.history()
         _, fork = fork_in_the_middle(run)
         run.look(None, fork)
-        states = [run.graph.get_state(found.config) for found in past]
-        run.seen.append([snapshot(state) for state in states])
+        run.seen.append([snapshot(run.graph.get_state(found.config)) for found in past])
 
     return story
 
@@ -192,18 +190,15 @@ def test_the_same_is_seen_as_in_memory(opener, story, way):
 def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path, monkeypatch):
     saver = FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain")
     plain_graph = graphs.notes().compile(checkpointer=saver)
-    old = graphs.Note("old")
-    plain_graph.invoke({"note": old}, CONFIG)
-    found = plain_graph.get_state(CONFIG).values
-    assert found["note"] == {"text": "new"}
-    assert found["more"] == [{"text": "one"}]
+    plain_graph.invoke({"note": graphs.Note("old")}, CONFIG)
+    assert plain_graph.get_state(CONFIG).values == {"note": {"text": "new"}, "more": [{"text": "one"}]}
+
     monkeypatch.setattr(_serde, "STRICT_MSGPACK_ENABLED", True)
     graph = graphs.notes().compile(checkpointer=saver)
+
     assert graph.checkpointer is not saver
     assert graph.checkpointer.store is saver.store
-    note = graphs.Note("new")
-    added = graphs.Note("one")
-    found = graph.get_state(CONFIG).values
-    assert found == {"note": note, "more": [added]}
-    final = graph.invoke({"note": old}, CONFIG)
-    assert final == {"note": note, "more": [added, added]}
+
+    expected = {"note": graphs.Note("new"), "more": [graphs.Note("one")]}
+    assert graph.get_state(CONFIG).values == expected
+    assert graph.invoke({"note": graphs.Note("old")}, CONFIG)["note"] == graphs.Note("new")

@@ -5,6 +5,7 @@ All others run in a worker thread, and so does one that would have to wait for a
 
 import asyncio
 import fcntl
+import itertools
 import os
 import sqlite3
 import threading
@@ -17,7 +18,7 @@ pytest.importorskip("langgraph")
 
 from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
 from tests.support.langgraph import SMALL_STATE, WorkerCalls, find_write_lock
-from tests.support.langgraph_checkpoints import make_checkpoint, thread, values_of
+from tests.support.langgraph_checkpoints import make_checkpoint, put, thread, values_of
 
 CONFIG = thread()
 
@@ -100,7 +101,6 @@ def test_small_calls_of_an_open_log_run_inline(open_saver, hops):
         await warm(saver, hops)
         for n in range(5):
             await step(saver, CONFIG, n)
-        assert values_of(await saver.aget_tuple(CONFIG)) == {"a": 4}
 
     asyncio.run(run())
     assert hops == []
@@ -180,10 +180,6 @@ def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(tmp_
         assert [values_of(found)["a"] for found in saver.list(CONFIG)] == [*([2] if appends else []), 1, 0]
 
 
-def make(value):
-    return make_checkpoint(version=f"{value + 1:032}.0", a=value)
-
-
 def test_event_loops_and_threads_use_one_saver_at_once(tmp_path):
     """Each puts to histories of its own; some states are too large for the event loop."""
     loops, tasks, puts = 3, 8, 6
@@ -191,33 +187,24 @@ def test_event_loops_and_threads_use_one_saver_at_once(tmp_path):
 
     async def converse(name):
         for value in range(puts):
-            made = make(value)
-            values = made[0]["channel_values"]
-            if value == 2:
-                values["large"] = [f"a text of {name}"] * 9000
-            config = await saver.aput(thread(name), *made)
-            await saver.aput_writes(config, [("a", value)], "task")
-            found = await saver.aget_tuple(thread(name))
-            assert values_of(found)["a"] == value
-            (write,) = found.pending_writes
-            assert write == ("task", "a", value)
+            await step(saver, thread(name), [f"a text of {name}"] * 9000 if value == 2 else value)
 
     async def run(name):
         await asyncio.gather(*(converse(f"{name}-{n}") for n in range(tasks)))
 
     def run_without_loop(name):
         for value in range(puts * tasks):
-            saver.put(thread(name), *make(value))
-            assert saver.get_tuple(thread(name)).checkpoint["channel_values"] == {"a": value}
+            put(saver, thread(name), a=value)
+            assert values_of(saver.get_tuple(thread(name))) == {"a": value}
 
     with saver, ThreadPoolExecutor(loops + 1) as pool:
         running = [pool.submit(asyncio.run, run(f"loop{n}")) for n in range(loops)]
         running.append(pool.submit(run_without_loop, "sync"))
         for future in running:
             future.result()
-        for n in range(loops):
-            for task in range(tasks):
-                listed = saver.list(thread(f"loop{n}-{task}"))
-                values = [values_of(found)["a"] for found in listed]
-                assert values == [*reversed(range(puts))]
+
+        for n, task in itertools.product(range(loops), range(tasks)):
+            values = [values_of(found)["a"] for found in saver.list(thread(f"loop{n}-{task}"))]
+            assert values == [5, 4, 3, [f"a text of loop{n}-{task}"] * 9000, 1, 0]
+
         assert saver.store.verify().ok

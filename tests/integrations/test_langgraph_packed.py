@@ -3,6 +3,7 @@
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
+from operator import attrgetter
 from unittest import mock
 
 import pytest
@@ -21,46 +22,45 @@ from savers.langgraph.encoding import encode_successor
 from savers.langgraph.histories import FoundCheckpoint
 from savers.langgraph.metadata import derive_next_node
 from tests.disk.crashes import fixed
-from tests.support.langgraph_checkpoints import again, put, thread
+from tests.support.langgraph_checkpoints import again, put, thread, values_of
 from tests.support.logs import locate_log
 
-HISTORY = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+HISTORY = thread()
 
 
 @pytest.mark.parametrize("version", [Decimal(1), None, [1, 2], datetime(2026, 1, 1, tzinfo=UTC), True])
 def test_versions_of_types_that_no_saver_of_langgraph_makes(saver, version):
     config = HISTORY
     puts = []
+
     for number, versions in enumerate(({"a": version}, {"a": 1})):
         checkpoint = empty_checkpoint()
-        checkpoint["channel_values"] = {"a": number}
-        checkpoint["channel_versions"] = versions
+        checkpoint |= {"channel_values": {"a": number}, "channel_versions": versions}
         checkpoint["versions_seen"] = {"node": {"a": version}}
         config = saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, versions)
         puts.append((config, checkpoint))
+
     with again(saver) as other:
-        for found, (config, checkpoint) in zip(other.list(HISTORY), reversed(puts), strict=True):
-            assert found.config == config
-            assert found.checkpoint == checkpoint
+        assert [(found.config, found.checkpoint) for found in other.list(HISTORY)] == puts[::-1]
+        for config, checkpoint in puts:
             assert other.get_tuple(config).checkpoint == checkpoint
 
 
 def test_what_is_read_shares_nothing_that_can_be_changed(saver):
     config = HISTORY
+
     for _ in range(3):
-        metadata = {"parents": {}, "set": {1, 2}}
-        config = put(saver, config, metadata, a=[1, {"b": [2]}])
-    listed = [*saver.list(HISTORY)]
-    by_id = [saver.get_tuple(config) for _ in range(2)]
-    for found in (*listed, *by_id):
+        config = put(saver, config, {"parents": {}, "set": {1, 2}}, a=[1, {"b": [2]}])
+
+    for found in (*saver.list(HISTORY), saver.get_tuple(config), saver.get_tuple(config)):
         values = found.checkpoint["channel_values"]
         assert values == {"a": [1, {"b": [2]}]}
         assert found.checkpoint["channel_versions"].keys() == {"a"}
         assert found.metadata == {"parents": {}, "set": {1, 2}}
+
         values["a"][1]["b"].clear()
         found.checkpoint["channel_versions"].clear()
-        parents = found.metadata["parents"]
-        parents["x"] = 1
+        found.metadata["parents"]["x"] = 1
         found.metadata["set"].clear()
 
 
@@ -92,7 +92,6 @@ BAD_STATES = [
 
 UNPACKED_STATES = [
     {},
-    {"checkpoint": "a"},
     {"checkpoint": (1, 2)},
     {"checkpoint": ("null", b""), "channel:a": ()},
     {"checkpoint": ("null", b""), "channel:a": (1, "null", b""), "value:a": [1]},
@@ -122,9 +121,6 @@ def test_so_are_writes_of_another_shape(write):
 
 
 # The short way of a usual put
-
-
-CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
 
 def run_of(seed, count):
@@ -158,19 +154,19 @@ def run_of(seed, count):
         if dice.random() < 0.1:
             for name in update:
                 versions[name] = new_versions[name] = f"{version}.{name}"
+
         if values and dice.random() < 0.3:
             name = dice.choice([*values])
             del values[name]
             versions[name] = new_versions[name] = version
+
         if len(versions) > 1 and dice.random() < 0.03:
             name = dice.choice([*versions])
             values.pop(name, None)
             del versions[name]
             new_versions.pop(name, None)
-        if dice.random() < 0.5:
-            seen = (
-                {**seen, dice.choice(["a", "b", "c"]): dict(dice.sample([*versions.items()], 1))} if versions else seen
-            )
+        if versions and dice.random() < 0.5:
+            seen = {**seen, dice.choice(["a", "b", "c"]): dict(dice.sample([*versions.items()], 1))}
         checkpoint = empty_checkpoint()
         checkpoint |= {
             "id": f"1f1e6a33-9706-653a-8006-{number:012x}" if number % 5 else f"c{number}",
@@ -189,15 +185,13 @@ def run_of(seed, count):
 
 def check_index(saver):
     """What a writer knows of its checkpoints is what a reader of the log finds."""
-    fields = ("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
-    indexes = []
-    for _ in range(2):
-        history = saver.store.catalogue.shared_log("t", "").history
-        index = history.load_index().checkpoints
-        indexes.append([[getattr(stored, field) for field in fields] for stored in index])
+    fields = attrgetter("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
+    known, found = [], []
+    for index in (known, found):
+        index.extend(map(fields, saver.store.catalogue.shared_log("t", "").history.load_index().checkpoints))
         saver.store.close()
-        saver.get_tuple(CONFIG)
-    assert indexes[0] == indexes[1]
+        saver.get_tuple(HISTORY)
+    assert known == found
 
 
 def written(root, seed):
@@ -207,50 +201,46 @@ def written(root, seed):
         mock.patch.object(LogWriter, "put_packed", autospec=True, side_effect=LogWriter.put_packed) as short,
     ):
         saver = FileSystemCheckpointSaver(root, fsync="never")
-        config = CONFIG
+        config = HISTORY
         puts = [*run_of(seed, 250)]
         for number, (checkpoint, metadata, new_versions) in enumerate(puts):
             own = thread(checkpoint_id=checkpoint["id"])
             if number % 4 == 0:
                 saver.put_writes(own, [("n", number), ("window", ["w"])], f"early{number}")
+
             config = saver.put(config, checkpoint, metadata, new_versions)
             if number % 4 == 1:
                 saver.put_writes(own, [("n", number)], f"late{number}", "path")
             if number % 9 == 0:
-                values = saver.get_tuple(CONFIG).checkpoint["channel_values"]
-                assert values == checkpoint["channel_values"]
+                assert values_of(saver.get_tuple(HISTORY)) == checkpoint["channel_values"]
             if number % 40 == 7:
                 config = saver.put(config, checkpoint, metadata, new_versions)  # replaces it
             if number % 40 == 17:
                 # It replaces an older one, so the last record is not that of the latest checkpoint.
                 older, *_ = puts[number - 4]
-                parent = thread(checkpoint_id=older["id"])
-                saver.put(parent, *puts[number - 3])
+                saver.put(thread(checkpoint_id=older["id"]), *puts[number - 3])
             if number % 50 == 49:
                 saver.store.catalogue.logs.close()  # the next put continues what it reads
         assert saver.store.verify().ok
-        for (checkpoint, _, _), found in zip(reversed(puts), saver.list(CONFIG), strict=True):
-            stored = found.checkpoint
-            assert stored["channel_values"] == checkpoint["channel_values"]
-            assert stored["channel_versions"] == checkpoint["channel_versions"]
+        assert [found.checkpoint for found in saver.list(HISTORY)] == [checkpoint for checkpoint, *_ in reversed(puts)]
+
         check_index(saver)
         saver.store.close()
     return locate_log(root).read_bytes(), short.call_count
 
 
-def encode_for_the_general_way(*arguments):
-    """Return what changed by its keys instead of packed."""
-    successor = encode_successor(*arguments)
-    if successor is None or successor.packed is None:
-        return successor
-    return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
-
-
 @pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
+    def encode_keys(*arguments):
+        """Return what changed by its keys instead of packed."""
+        successor = encode_successor(*arguments)
+        if successor is None or successor.packed is None:
+            return successor
+        return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
+
     short, taken = written(tmp_path / "short", seed)
-    with mock.patch.object(module, "encode_successor", encode_for_the_general_way):
+    with mock.patch.object(module, "encode_successor", encode_keys):
         general, none_taken = written(tmp_path / "general", seed)
     assert taken > 80, "many puts are usual"
     assert none_taken == 0

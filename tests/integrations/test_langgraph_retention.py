@@ -46,18 +46,16 @@ def read_states(app):
 @pytest.mark.parametrize("frequency", [1, 4, 7, 1000])
 def test_keep_last_1_keeps_what_keep_latest_keeps_which_reads_the_states(saver, frequency):
     app = run_delta(saver, frequency)
-    before = app.get_state(THREAD)
-    log = before.values["log"]
+    log = app.get_state(THREAD).values["log"]
     saver.copy_thread("t", "u")
     saver.prune(["u"])
     saver.store.prune("t", keep_last=1)
     of_t, of_u = (saver.store.history(name) for name in ("t", "u"))
     assert [info.id for info in of_t] == [info.id for info in of_u]
+
     for config in (THREAD, thread("u")):
-        state = app.get_state(config)
-        assert state.values["log"] == log
-        final = app.invoke({"n": 12}, config)
-        assert final["log"] == [*log, "a12", "b13"]
+        assert app.get_state(config).values["log"] == log
+        assert app.invoke({"n": 12}, config)["log"] == [*log, "a12", "b13"]
 
 
 def test_parents_in_a_circle_or_missing_end_the_search():
@@ -101,9 +99,9 @@ def test_a_policy_keeps_what_its_rules_keep_and_what_these_need(opener):
         assert after[name] == before[name]
     assert len(after) == len(before) - report.removed
     assert policy.apply(saver).removed == 0
+
     app.update_state(THREAD, {"log": ["more"], "n": 12}, as_node="b")
-    log = app.get_state(THREAD).values["log"]
-    assert log == [*after[newest]["log"], "more"]
+    assert app.get_state(THREAD).values["log"] == [*after[newest]["log"], "more"]
 
 
 @parametrize("file", *OTHERS)
@@ -129,8 +127,6 @@ def test_a_worker_applies_its_policy_to_the_threads_of_langgraph_that_run(saver)
 
 # ttl=
 
-WAIT = 60  # seconds, for what takes milliseconds
-
 
 def age(store, name, days):
     """Set the time at which every file of a thread was last written."""
@@ -145,12 +141,11 @@ def fill(directory):
     loop = graphs.loop().compile(checkpointer=saver)
     for name in ("recent", "old", "older"):
         loop.invoke({"log": [], "n": 0}, thread(name))
-    nested = graphs.nested().compile(checkpointer=saver)
-    nested.invoke({"log": []}, thread("waiting"))
+
+    graphs.nested().compile(checkpointer=saver).invoke({"log": []}, thread("waiting"))
     own = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
     saver.store.put("own", own)
-    ages = {"old": 2, "older": 9, "waiting": 2, "own": 9}
-    for name, days in ages.items():
+    for name, days in {"old": 2, "older": 9, "waiting": 2, "own": 9}.items():
         age(saver.store, name, days)
     saver.store.close()
     return saver
@@ -169,9 +164,9 @@ def test_threads_without_a_write_for_the_ttl_are_deleted(tmp_path):
         assert saver.sweep_ttl() == 0
         assert saver.get_tuple(thread("older")) is None
         assert saver.store.verify().ok
+
     with without_background_thread(), FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        deleted = asyncio.run(saver.asweep_ttl())
-        assert deleted == 2  # a thread that waits counts, a run of graphkit's own stays
+        assert asyncio.run(saver.asweep_ttl()) == 2  # a thread that waits counts, a run of graphkit's own stays
         assert saver.store.threads() == ["own", "recent"]
 
 
@@ -183,51 +178,29 @@ def test_without_ttl_nothing_is_deleted(tmp_path):
     assert "graphkit-ttl" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
-def note_deletion(monkeypatch, wanted, failures):
-    """Return an event that is set when a thread was deleted; its deletion fails before."""
-    deleted = threading.Event()
-    delete_idle = FileSystemSaver.delete_idle
-    failures = [*failures]
-
-    def delete(saver, thread=None, **options):
-        if thread == wanted and failures:
-            raise failures.pop()
-        found = delete_idle(saver, thread, **options)
-        if thread == wanted and not options.get("dry_run"):
-            deleted.set()
-        return found
-
-    monkeypatch.setattr(FileSystemSaver, "delete_idle", delete)
-    return deleted
-
-
-def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
-    fill(tmp_path)
-    monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))
-    refused = CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))
-    deleted = note_deletion(monkeypatch, "old", [refused])
-    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        assert deleted.wait(WAIT)
-        assert saver.store.threads() == ["own", "recent"]
-    assert "cannot delete old; all others are done" in caplog.text
-
-
 def test_a_sweep_in_the_background_logs_an_error_and_tries_again_in_the_next_round(tmp_path, monkeypatch, caplog):
     fill(tmp_path)
     monkeypatch.setattr(histories, "_MAX_INTERVAL", timedelta(milliseconds=1))
-    refused = CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))
-    deleted = note_deletion(monkeypatch, "old", [refused])
+    deleted = threading.Event()
+    failures = [CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))]
+    delete_idle = FileSystemSaver.delete_idle
+
+    def fail_once(saver, thread=None, **options):
+        if thread == "old" and failures:
+            raise failures.pop()
+        found = delete_idle(saver, thread, **options)
+        if thread == "old" and not options.get("dry_run"):
+            deleted.set()
+        return found
+
+    monkeypatch.setattr(FileSystemSaver, "delete_idle", fail_once)
     with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
-        assert deleted.wait(WAIT)
+        assert deleted.wait(60)
         assert saver.store.threads() == ["own", "recent"]
-    assert "cannot delete old; all others are done" in caplog.text
-
-
-def test_closing_ends_the_thread(tmp_path):
-    with FileSystemCheckpointSaver(tmp_path, ttl=DAY) as saver:
         background = saver._sweeper._thread
         assert background.daemon
     assert not background.is_alive()
+    assert "cannot delete old; all others are done" in caplog.text
 
 
 def test_a_program_ends_although_it_closes_nothing(tmp_path):

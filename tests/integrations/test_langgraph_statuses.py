@@ -6,7 +6,6 @@ from typing import Annotated, TypedDict
 from unittest import mock
 
 import pytest
-from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
@@ -14,11 +13,12 @@ from langgraph.types import Command, Send, interrupt
 
 from graphkit import CheckpointConflictError, RunnableConfig, operations
 from graphkit.transfer import copy_threads
-from savers import FileSystemSaver, MemorySaver
+from savers import MemorySaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.langgraph_graphs import chain
 from tests.integrations.test_langgraph_store import Rot
 from tests.support.langgraph import run_without_langgraph
+from tests.support.langgraph_checkpoints import put, thread, thread_of
 from tests.support.terminal import graphkit, read_json
 from tests.support.threads import assert_same
 from tests.support.workers import status_everywhere
@@ -59,22 +59,27 @@ def asked(saver):
 @pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_thread_that_waits_for_a_human(saver, durability):
-    graph = graph_of(ask=lambda: interrupt({"question": "ok?"}))
-    app = graph.compile(checkpointer=saver)
+    app = graph_of(ask=lambda: interrupt({"question": "ok?"})).compile(checkpointer=saver)
     app.invoke({"log": []}, CONFIG, durability=durability)
     store = saver.store
     assert status(saver) == "interrupted"
     assert asked(saver) == [("ask", "inside", {"question": "ok?"})]
     assert store.wait_for_resume("t", 0) is False
+
     (found,) = store.interrupts()
     (known,) = app.get_state(CONFIG).interrupts
-    assert found.id == known.id
-    assert found.thread_id == "t"
-    assert found.checkpoint_ns == ""
+    assert (found.id, found.thread_id, found.checkpoint_ns) == (known.id, "t", "")
     assert store.summary(T).waiting == (found,)
+
+    for change in (operations.answer, operations.update):
+        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
+            change(store, "t", {})
+
+    for change in (operations.cancel, operations.pause):
+        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
+            change(store, "t")
     app.invoke(Command(resume="yes"), CONFIG, durability=durability)
-    assert status(saver) == "finished"
-    assert asked(saver) == []
+    assert (status(saver), asked(saver)) == ("finished", [])
     assert store.wait_for_resume("t", 0) is True
 
 
@@ -96,77 +101,36 @@ def test_a_nested_graph_and_a_send_ask_once(saver):
     assert status(saver) == "interrupted"
 
 
-def test_a_task_that_failed(saver):
-    fails = [1]
+def test_a_task_that_runs_and_fails_and_asks_is_seen_and_watched(saver):
+    failures = ["no 'van'"]
+    statuses = []
 
     def work():
-        if fails:
-            raise ValueError("no 'van'")
-
-    app = graph_of(work=work).compile(checkpointer=saver)
-    with pytest.raises(ValueError, match="van"):
-        app.invoke({"log": []}, CONFIG)
-    assert status(saver) == "failed"
-    assert saver.store.summary(T).failure == {
-        "node_id": "work", "type": "ValueError", "message": "no 'van'", "at": None,
-    }  # fmt: skip
-    fails.clear()
-    app.invoke(None, CONFIG)
-    assert status(saver) == "finished"
-
-
-def test_a_run_that_has_not_ended_is_running_as_far_as_the_store_knows(saver):
-    seen = []
-    app = graph_of(a=lambda: seen.append(status(saver))).compile(checkpointer=saver)
-    app.invoke({"log": []}, CONFIG, durability="sync")
-    assert seen == ["running"]
-
-
-def test_a_watch_reports_what_it_asks_and_why_it_failed(saver):
-    fails = [1]
-
-    def work():
-        if fails.pop():
-            raise ValueError("no van")
+        statuses.append(status(saver))
+        if failures:
+            raise ValueError(failures.pop())
         return interrupt("ok?")
 
     app = graph_of(work=work).compile(checkpointer=saver)
     with saver.store.watch("t", interval=0.01) as watch:
-        with pytest.raises(ValueError, match="van"):
-            app.invoke({"log": []}, CONFIG, durability="sync")
-        change = until(watch, "failure")
-        assert (change.checkpoint.status, change.value["message"]) == ("failed", "no van")
-        fails.append(0)
-        app.invoke(None, CONFIG, durability="sync")
-        change = until(watch, "interrupt")
-        assert (change.checkpoint.status, change.value["node_id"], change.value["payload"]) == (
-            "interrupted",
-            "work",
-            "ok?",
-        )
-        assert change.id == saver.store.interrupts("t")[0].id
 
-
-def until(watch, kind):
-    while True:
-        change = watch.get(60.0)
-        assert change is not None
-        if change.kind == kind:
+        def wait_for(kind):
+            while (change := watch.get(60.0)).kind != kind:
+                pass
             return change
 
-
-def test_only_langgraph_may_answer_and_update_its_threads(saver):
-    app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
-    app.invoke({"log": []}, CONFIG)
-    for change in (
-        lambda: operations.answer(saver.store, "t", 1),
-        lambda: operations.update(saver.store, "t", {}),
-        lambda: operations.cancel(saver.store, "t"),
-        lambda: operations.pause(saver.store, "t"),
-    ):
-        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
-            change()
-    assert app.invoke(Command(resume="yes"), CONFIG)["log"] == ["yes"]
+        with pytest.raises(ValueError, match="van"):
+            app.invoke({"log": []}, CONFIG, durability="sync")
+        assert [*statuses, status(saver)] == ["running", "failed"]
+        failure = {"node_id": "work", "type": "ValueError", "message": "no 'van'", "at": None}
+        assert saver.store.summary(T).failure == failure
+        change = wait_for("failure")
+        assert (change.checkpoint.status, change.value["message"]) == ("failed", "no 'van'")
+        app.invoke(None, CONFIG, durability="sync")
+        change = wait_for("interrupt")
+        assert change.checkpoint.status == "interrupted"
+        assert (change.value["node_id"], change.value["payload"]) == ("work", "ok?")
+        assert change.id == saver.store.interrupts("t")[0].id
 
 
 # At the command line
@@ -182,34 +146,31 @@ def runs(tmp_path):
 
 
 def test_the_commands_show_it(runs):
-    def read(*command):
-        return read_json(*command)
+    (row,) = read_json("interrupts", runs)
+    assert (row["thread"], row["node"], row["payload"]) == ("t", "ask", {"question": "ok?"})
+    assert read_json("stats", runs)["waiting"] == 1
 
-    (row,) = read("interrupts", runs)
-    assert row["thread"] == "t"
-    assert row["node"] == "ask"
-    assert row["payload"] == {"question": "ok?"}
-    assert read("stats", runs)["waiting"] == 1
-    (row,) = read("threads", runs, "--status", "interrupted")
+    (row,) = read_json("threads", runs, "--status", "interrupted")
     assert row["waiting"] == {"question": "ok?"}
-    assert read("history", runs, "t")[0]["status"] == "interrupted"
-    shown = read("show", runs, "t")
-    assert shown["status"] == "interrupted"
-    assert shown["state"] == {"log": ["begun"]}
+    assert read_json("history", runs, "t")[0]["status"] == "interrupted"
+
+    shown = read_json("show", runs, "t")
+    assert (shown["status"], shown["state"]) == ("interrupted", {"log": ["begun"]})
     assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
     assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
     assert graphkit("answer", runs, "t", "--value", "1").code == 16
+
     with FileSystemCheckpointSaver(runs) as saver:
         graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
-    (difference,) = read("diff", runs, "t")["differences"]
+
+    (difference,) = read_json("diff", runs, "t")["differences"]
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
 
 def test_without_langgraph_sentences_stand_for_what_only_it_can_read(runs):
     sentence = "pip install 'graphkit-durable[langgraph]' makes it readable here"
     (row,) = json.loads(run_without_langgraph("interrupts", runs, "--json").stdout)
-    assert row["node"] == "ask"
-    assert row["payload"] == sentence
+    assert (row["node"], row["payload"]) == ("ask", sentence)
     shown = run_without_langgraph("show", runs, "t").stdout
     assert shown.endswith(f"LangGraph's serializer wrote the state: {sentence}\n")
     assert "status       interrupted" in shown
@@ -219,43 +180,32 @@ def test_without_langgraph_sentences_stand_for_what_only_it_can_read(runs):
 
 
 def test_what_langgraph_has_encrypted_is_not_shown_as_bytes(tmp_path):
-    serde = EncryptedSerializer(Rot())
-    with FileSystemCheckpointSaver(tmp_path / "runs", serde=serde) as saver:
+    with FileSystemCheckpointSaver(tmp_path / "runs", serde=EncryptedSerializer(Rot())) as saver:
         graph_of(ask=lambda: interrupt("secret")).compile(checkpointer=saver).invoke({"log": []}, CONFIG)
     (row,) = read_json("interrupts", tmp_path / "runs")
     assert row["payload"] == "not readable here: LangGraph's serializer wrote it as msgpack+rot"
     assert "is encrypted by LangGraph's serializer" in graphkit("show", tmp_path / "runs", "t").out
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        ("json", b"{"),
-        ("msgpack", b"\xc1"),
-        ("msgpack", b"\x05"),
-        ("json", b'{"lc": 1, "type": "constructor", "id": ["a"]}'),
-    ],
-)
+CONSTRUCTOR = b'{"lc": 1, "type": "constructor", "id": ["a"]}'
+
+
+@pytest.mark.parametrize("stored", [("json", b"{"), ("msgpack", b"\xc1"), ("msgpack", b"\x05"), ("json", CONSTRUCTOR)])
 def test_a_malformed_interrupt_hides_no_other_thread(tmp_path, stored):
     class Malforming(JsonPlusSerializer):
         def dumps_typed(self, obj):
             return stored if obj == "malformed" else super().dumps_typed(obj)
 
-    with FileSystemSaver(tmp_path) as saver:
-        checkpointer = CheckpointSaver(saver, serde=Malforming())
-        for name in ("one", "two"):
-            config = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
-            config = checkpointer.put(config, empty_checkpoint(), {"source": "loop", "step": 1}, {})
-            checkpointer.put_writes(config, [("__interrupt__", "malformed" if name == "one" else [])], "task")
-        assert sorted(saver.threads()) == ["one", "two"]
-        assert [waiting.thread_id for waiting in saver.interrupts()] == ["one"]
+    with FileSystemCheckpointSaver(tmp_path, serde=Malforming()) as saver:
+        for name, asked in (("one", "malformed"), ("two", [])):
+            saver.put_writes(put(saver, thread(name)), [("__interrupt__", asked)], "task")
+        assert sorted(saver.store.threads()) == ["one", "two"]
+        assert [waiting.thread_id for waiting in saver.store.interrupts()] == ["one"]
+
     assert [row["thread"] for row in read_json("threads", tmp_path)] == ["one", "two"]
 
 
 # Half a copy
-
-
-OTHER = {"configurable": {"thread_id": "other"}}
 
 
 class Count(TypedDict):
@@ -279,12 +229,12 @@ def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(make_save
     make_graph(source, []).invoke({"n": 1}, CONFIG)
     effects = []
     graph = make_graph(target, effects)
-    graph.invoke({"n": 5}, OTHER)
+    graph.invoke({"n": 5}, {"configurable": {"thread_id": "other"}})
     effects.clear()
     effects_of_puts = [*[mock.DEFAULT] * puts, OSError]
     with mock.patch.object(target, "put", wraps=target.put, side_effect=effects_of_puts), pytest.raises(OSError):
         copy_threads(source, target, ["t"])
-    assert target.history(RunnableConfig("t"))[0].status == "incomplete"
+    assert target.history(T)[0].status == "incomplete"
     for attempt in (
         lambda: graph.invoke(None, CONFIG),
         lambda: graph.invoke(Command(resume=7), CONFIG),
@@ -295,7 +245,7 @@ def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(make_save
         with pytest.raises(CheckpointConflictError, match="it is incomplete"):
             attempt()
     assert effects == []
-    assert {found.config["configurable"]["thread_id"] for found in graph.checkpointer.list(None)} >= {"other"}
+    assert "other" in {thread_of(found.config) for found in graph.checkpointer.list(None)}
     copy_threads(source, target, ["t"])
     assert_same(source, target)
     assert graph.invoke(Command(resume=7), CONFIG) == {"n": 7}

@@ -14,6 +14,7 @@ from graphkit.errors import AccessDeniedError
 from savers import AccessControlledSaver, AuditedSaver, AuditLog, FileSystemSaver, MemorySaver, acting_as, policies
 from savers.langgraph import CheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
+from tests.support.langgraph_checkpoints import thread_of
 
 pytestmark = pytest.mark.requirement("P71", "P72")
 
@@ -43,18 +44,16 @@ def config(thread, principal=None):
 def test_the_principal_is_never_stored(make_saver):
     saver = make_saver("a")
     own = config("t", "ann-id")
-    policy = policies.prefix({"ann-id": "t"})
-    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policy))
+    checkpointer = CheckpointSaver(AccessControlledSaver(saver, policies.prefix({"ann-id": "t"})))
     app = compile_graph(checkpointer, rounds=2)
     app.invoke({"items": []}, own)
+
     for found in checkpointer.list(own):
         assert "ann-id" not in repr(found.metadata)
         assert found.config["configurable"]["principal"] == "ann-id"
-    for info in saver.history("t"):
-        assert "ann-id" not in repr(info)
-    snapshot = app.get_state(own)
-    assert app.get_state(snapshot.config).values == snapshot.values
-    updated = app.update_state(snapshot.config, {"items": ["x"]})
+    assert "ann-id" not in repr(saver.history("t"))
+
+    updated = app.update_state(app.get_state(own).config, {"items": ["x"]})
     assert app.get_state(updated).values["items"][-1] == "x"
 
 
@@ -73,15 +72,14 @@ def test_it_asks_under_the_names_of_the_contract(make_saver):
         return found
 
     checkpointer = CheckpointSaver(AccessControlledSaver(saver, policy))
+    has_log = not isinstance(saver, MemorySaver)
     with acting_as("ann"):
         compile_graph(checkpointer, rounds=2).invoke({"items": []}, config("t"))
         found = take()
-        if not isinstance(saver, MemorySaver):
-            assert found == {"get", "put", "put_writes"}
+        assert found == {"get", "put", "put_writes"} or not has_log
         assert len([*checkpointer.list(config("t"))]) == 4
         found = take()
-        if not isinstance(saver, MemorySaver):
-            assert found == {"list", "namespaces"}
+        assert found == {"list", "namespaces"} or not has_log
         checkpointer.copy_thread("t", "u")
         assert {"copy", "put"} <= take()
         checkpointer.delete_thread("u")
@@ -114,8 +112,8 @@ def test_what_the_policy_refuses(make_saver, is_async):
         ):
             with pytest.raises(AccessDeniedError):
                 call()
-        assert {found.config["configurable"]["thread_id"] for found in checkpointer.list(None)} == {"bob's"}
-        assert {found.config["configurable"]["thread_id"] for found in checkpointer.list(None, limit=1)} == {"bob's"}
+        for limit in (None, 1):
+            assert {thread_of(found.config) for found in checkpointer.list(None, limit=limit)} == {"bob's"}
         assert run(Command(resume="mine"), config("ann's", "ann"))["items"] == ["mine"]
     with pytest.raises(AccessDeniedError):
         run({"items": []}, config("new"))
@@ -164,8 +162,7 @@ def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_poli
     if make_policy is not None:
         guarded = AccessControlledSaver(audited, make_policy())
     for saver in (bare, AuditedSaver(guarded, log)):
-        app = compile_graph(CheckpointSaver(saver))
-        result = app.invoke({"items": []}, config("t", "ann"))
+        result = compile_graph(CheckpointSaver(saver)).invoke({"items": []}, config("t", "ann"))
         assert len(result["items"]) == 40
     if bare.measures_size:
         # An owner in each checkpoint takes some bytes.
@@ -181,9 +178,10 @@ def test_it_keeps_its_deltas_and_each_put_is_recorded(make_saver, log, make_poli
 
 @pytest.mark.sweep(1, of=("is_async", "log"), in_turn=True)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_answer_is_recorded_and_a_forged_one_is_found(make_saver, log, is_async):
+def test_writes_and_deletes_are_recorded_and_a_forged_answer_is_found(make_saver, log, is_async):
     saver = make_saver("a")
-    app = compile_graph(CheckpointSaver(AuditedSaver(saver, log)), lambda _: {"items": [interrupt("pay?")]}, rounds=1)
+    checkpointer = CheckpointSaver(AuditedSaver(saver, log))
+    app = compile_graph(checkpointer, lambda _: {"items": [interrupt("pay?")]}, rounds=1)
 
     def run(given):
         if is_async:
@@ -192,21 +190,13 @@ def test_an_answer_is_recorded_and_a_forged_one_is_found(make_saver, log, is_asy
 
     assert run({"items": []})["__interrupt__"]
     assert run(Command(resume="yes"))["items"] == ["yes"]
+    graphs.parallel().compile(checkpointer=checkpointer).invoke({"log": []}, config("u", "ann"))
+    checkpointer.copy_thread("u", "copy")
+    checkpointer.delete_thread("u")
+    checkpointer.prune(["copy"], strategy="keep_latest")
     assert log.verify(saver).problems == ()
+    assert [record.result for record in log.records(operation="delete")] == ["ok"]
     assert "yes" not in "".join(log.export())
     latest = saver.list(RunnableConfig("t"))[0]
     saver.put_writes(RunnableConfig("t", checkpoint_id=latest.id), {"forged": "yes"})
     assert not log.verify(saver).ok
-
-
-def test_branches_that_write_at_once_and_deletes_are_recorded(make_saver, log):
-    saver = make_saver("a")
-    checkpointer = CheckpointSaver(AuditedSaver(saver, log))
-    app = graphs.parallel().compile(checkpointer=checkpointer)
-    for thread in ("t", "u"):
-        app.invoke({"log": []}, config(thread, "ann"))
-    checkpointer.copy_thread("t", "copy")
-    checkpointer.delete_thread("u")
-    checkpointer.prune(["t"], strategy="keep_latest")
-    assert log.verify(saver).problems == ()
-    assert [record.result for record in log.records(operation="delete")] == ["ok"]

@@ -14,6 +14,7 @@ from graphkit.operations import erase, erase_where
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import names_of, put
 from tests.support import postgres_server
+from tests.support.client import start_client
 from tests.support.erasure import MARKER, fill, find_files
 
 # SQLite
@@ -219,10 +220,10 @@ def test_a_standby_keeps_bytes_until_it_has_followed(own_server):
 
 
 @pytest.mark.requirement("P73")
-def test_an_erasure_while_another_process_writes(open_saver, start_client):
+def test_an_erasure_while_another_process_writes(open_saver, launcher):
     saver = open_saver(compression=None)
     fill(saver)
-    with start_client(partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
+    with start_client(launcher, partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
         assert client.stdout.readline(), "it has begun"
         assert erase(saver, MARKER, full=True).ok
         assert client.wait(60) == 0

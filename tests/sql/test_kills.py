@@ -122,7 +122,7 @@ def wait_for_the_end(saver):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
+def test_a_killed_client_leaves_all_or_nothing(open_saver, name, sweep):
     saver = open_saver()
 
     def reset():
@@ -161,7 +161,7 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
     assert outcomes[-1] or name == "release"
 
 
-def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, run, sweep):
+def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, sweep):
     saver = open_saver()
     begin(saver)
     before = read_all(saver)

@@ -196,10 +196,9 @@ def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema
 def test_a_role_that_only_reads_watches_at_intervals(own_server):
     with PostgresSaver(own_server.connection_string) as saver:
         put(saver)
-        with psycopg.connect(own_server.connection_string, autocommit=True) as admin:
-            admin.execute("CREATE ROLE onlooker LOGIN")
-            admin.execute("GRANT USAGE ON SCHEMA graphkit TO onlooker")
-            admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA graphkit TO onlooker")
+        own_server.execute("CREATE ROLE onlooker LOGIN")
+        own_server.execute("GRANT USAGE ON SCHEMA graphkit TO onlooker")
+        own_server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA graphkit TO onlooker")
         reading = PostgresSaver(own_server.connection_string.replace("user=test", "user=onlooker"))
         with reading, reading.watch("t", interval=0.01) as watch:
             assert put(saver, number=1) == take_id(watch)

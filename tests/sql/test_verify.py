@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+from graphkit.testing import made
 from savers._sql import verify
 from tests.sql.savers import fill, names_of, put, run_sql
-from tests.support.logs import flip
+from tests.support.logs import flip, pack_frame
 
 T = RunnableConfig("t")
 
@@ -301,3 +302,35 @@ def test_an_incomplete_thread_has_its_status_in_its_row(saver, metadata, writes)
     saver.put(T, Checkpoint(id=checkpoint.id, node_id="a", next_node_id="b", state={}))
     saver.put_writes(T, {"graphkit:incomplete": None} if writes else {})
     assert saver.verify().ok
+
+
+# A history is opened from the rows of its end
+
+
+@pytest.fixture
+def opened_rows(saver):
+    """The positions and bytes of the rows of a history of one keyframe and nine changes."""
+    for number in range(10):
+        saver.put("t", made({"n": number}))
+    return [(position, frame) for _, position, frame in rows_of(saver)]
+
+
+@pytest.mark.sweep(3, of="number")
+@pytest.mark.parametrize("number", range(1, 11))
+def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, rows, number):
+    position, frame = opened_rows[number]
+    run_sql(saver, "UPDATE {records} SET frame = ? WHERE position = ?", (flip(frame, -9), position))
+    with pytest.raises(CheckpointCorruptionError) as caught:
+        open_saver().get("t")
+    assert caught.value.offset == position
+
+
+def test_a_record_of_a_newer_format_is_refused(saver, open_saver, opened_rows):
+    """Also if it stands before the last checkpoint."""
+    position, _ = opened_rows[5]
+    frames = saver._store.shared_log("t", "").frames
+    frame = pack_frame(position, frames.fid, 6, 100, b"")
+    run_sql(saver, "DELETE FROM {records} WHERE position > ?", (position,))
+    run_sql(saver, "UPDATE {records} SET frame = ?, checkpoint = NULL WHERE position = ?", (frame, position))
+    with pytest.raises(CheckpointFormatError, match="newer graphkit"):
+        open_saver().get("t")

@@ -27,6 +27,7 @@ from tests.disk.crashes import (
 )
 from tests.support import erasure, sealed
 from tests.support.checkpoints import make_checkpoint
+from tests.support.contents import read_all
 from tests.support.disks import count_calls, is_killed_at, quiet
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
@@ -198,7 +199,8 @@ def open_sealed(root, cipher, **options):
 
 def read_sealed(root, cipher):
     with open_sealed(root, cipher) as saver:
-        return sealed.view_all(saver)
+        assert saver.verify().ok
+        return read_all(saver)
 
 
 def test_a_rotation_that_was_killed_loses_nothing_and_goes_on(tmp_path, sweep):

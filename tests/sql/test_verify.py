@@ -317,7 +317,7 @@ def opened_rows(saver):
 
 @pytest.mark.sweep(3, of="number")
 @pytest.mark.parametrize("number", range(1, 11))
-def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, rows, number):
+def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, opened_rows, number):
     position, frame = opened_rows[number]
     run_sql(saver, "UPDATE {records} SET frame = ? WHERE position = ?", (flip(frame, -9), position))
     with pytest.raises(CheckpointCorruptionError) as caught:

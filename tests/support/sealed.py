@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from graphkit import Checkpoint, RunnableConfig
+from tests.support.contents import read_history
 
 OLD = {"2025": bytes(range(32))}
 NEW = {"current": bytes(range(1, 33))}
@@ -43,13 +44,7 @@ def write(saver, config=CONFIG, count=12, **options):
 
 def view(saver, config=CONFIG, version=None):
     """All of a history."""
-    listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
-    found = []
-    for each in listed:
-        at = config.with_check_point_id(each.id)
-        beside = (saver.get_writes(at), saver.tags_of(at)) if version is None else ()
-        found.append((each.id, each.node_id, each.next_node_id, dict(each.metadata), dict(each.state), *beside))
-    return found
+    return read_history(saver, config, version)
 
 
 def fill(saver):
@@ -79,19 +74,6 @@ def fill_rotatable(open_saver):
     with open_saver(cipher=BOTH) as both:
         both.put(CONFIG, made(70, plain="new"))
         write(both, RunnableConfig("new"), 2)
-
-
-def view_all(saver):
-    """All histories that `fill_rotatable` writes."""
-    found = {}
-    for thread in saver.threads(released=True):
-        for namespace in ("", "inner", "Odd ns!"):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            found[thread, namespace] = view(saver, config)
-            for version in saver.versions_by_thread_id(thread):
-                found[thread, namespace, version] = view(saver, config, version)
-    assert saver.verify().ok
-    return found
 
 
 def watch_once(saver):

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import _GeneratorContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from tests.sql.savers import fill, put, run_sql
 from tests.support.checkpoints import list_ids, list_states
 from tests.support.client import start_client
 from tests.support.databases import OutcomeUnknownError, limit_read
+from tests.support.interruptions import interrupting_entry
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
@@ -350,24 +350,15 @@ CHANGES_OF_A_THREAD = {
 
 @pytest.mark.parametrize("name", CHANGES_OF_A_THREAD)
 def test_a_signal_when_a_transaction_is_left_does_not_leave_it_open(saver, open_saver, name):
-    """Python runs the handler of a signal also when `__exit__` is entered, before its first line."""
     fill(saver, 3)
-    before = sys.gettrace()
 
-    def interrupt(frame, event, argument):
+    def is_exit(frame):
         is_exit = frame.f_code is _GeneratorContextManager.__exit__.__code__
-        if is_exit and frame.f_locals["self"].gen.__name__ == "transaction":
-            sys.settrace(before)
-            raise KeyboardInterrupt
+        return is_exit and frame.f_locals["self"].gen.__name__ == "transaction"
 
-    interrupts = []
-    sys.settrace(interrupt)
-    try:
+    with interrupting_entry(is_exit) as raised:
         CHANGES_OF_A_THREAD[name](saver)
-    except KeyboardInterrupt as error:
-        interrupts.append(error)  # it has the frames in which it was raised
-    finally:
-        sys.settrace(before)
     for writer in (open_saver(lock_timeout=1), saver):
         put(writer, {"n": 2})
     assert [each.state for each in saver.list(T)[:2]] == [{"n": 2}, {"n": 2}]
+    del raised  # it has kept the frames of the transaction until here

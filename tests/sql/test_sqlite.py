@@ -3,10 +3,9 @@
 import errno
 import os
 import sqlite3
-import sys
 import tempfile
 import threading
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -29,6 +28,7 @@ from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
 from tests.support.forked import run_in_child
+from tests.support.interruptions import interrupting_entry
 
 NOBODY = 65534
 
@@ -151,20 +151,12 @@ def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(databa
 
 
 def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(database, history):
-    """Python runs the handler of a signal also when a function is entered, before its first line."""
-    before = sys.gettrace()
 
-    def interrupt(frame, event, argument):
-        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == sqlite_database.__file__:
-            sys.settrace(before)
-            raise KeyboardInterrupt
+    def is_exit(frame):
+        return frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == sqlite_database.__file__
 
-    sys.settrace(interrupt)
-    try:
-        with suppress(KeyboardInterrupt):
-            put(database, history, 0)
-    finally:
-        sys.settrace(before)
+    with interrupting_entry(is_exit):
+        put(database, history, 0)
     put(database, history, 1)
     assert positions(database, history) == [0, 1]
 

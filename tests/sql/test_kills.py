@@ -17,8 +17,8 @@ from tests.support.forked import exit_code_of_child
 
 # Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-FAILED = 1
-"""The exit code of a child whose operation has raised; it is more by the number of statements if that has returned."""
+ENDED = 100
+"""The exit code of a child whose operation has returned, without the number of its statements."""
 T = RunnableConfig("t")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -99,11 +99,11 @@ def run(opener, name, nth):
         mortal = Mortal(nth)
         mortal.attach(saver._database)
         (OPERATIONS | STEPS)[name](saver)
-        os._exit(FAILED + mortal.count)
+        os._exit(ENDED + mortal.count)
 
     code = exit_code_of_child(execute)
-    assert code > FAILED or code == -SIGKILL
-    return max(code - FAILED, 0)
+    assert code > ENDED or code == -SIGKILL
+    return max(code - ENDED, 0)
 
 
 def count_rows(saver):

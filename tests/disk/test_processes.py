@@ -182,24 +182,19 @@ def test_nothing_is_left_open(opener, config):
     assert count_open_files() <= before
 
 
-def make_operations(saver):
-    checkpoint = make_checkpoint(1)
-    nested = RunnableConfig("t", checkpoint_ns="nested")
-    return [
-        lambda: saver.put("t", checkpoint),
-        lambda: saver.put(nested, checkpoint),
-        lambda: saver.get("t"),
-        lambda: saver.get(nested),
-        lambda: saver.versions_by_thread_id("t"),
-        lambda: saver.release("t"),
-        lambda: saver.delete("t"),
-    ]
-
-
 def test_no_two_operations_wait_for_each_other(tmp_path):
     """An operation that waits for ever fails after the lock timeout, which is longer than all of them take."""
     with FileSystemSaver(tmp_path, fsync="never", lock_timeout=30) as saver, ThreadPoolExecutor(4) as executor:
-        operations = make_operations(saver)
+        nested = RunnableConfig("t", checkpoint_ns="nested")
+        operations = [
+            lambda: saver.put("t", make_checkpoint(1)),
+            lambda: saver.put(nested, make_checkpoint(1)),
+            lambda: saver.get("t"),
+            lambda: saver.get(nested),
+            lambda: saver.versions_by_thread_id("t"),
+            lambda: saver.release("t"),
+            lambda: saver.delete("t"),
+        ]
 
         def work(seed):
             chosen = random.Random(seed).choices(operations, k=400)

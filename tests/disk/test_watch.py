@@ -27,11 +27,6 @@ PATIENCE = 60.0
 NEVER = 3600.0
 
 
-@pytest.fixture
-def saver(opener):
-    return opener()
-
-
 def until(watch, wanted):
     """The changes up to one like this."""
     found = []

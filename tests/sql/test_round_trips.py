@@ -1,9 +1,13 @@
 """How many statements the operations of a SQL saver take: each is a round trip on PostgreSQL."""
 
+import itertools
 from functools import partial
+
+import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.saver_kit import FrozenList
+from graphkit.testing import made
 from savers import PostgresSaver
 from tests.support.databases import MOST_NUMBERS
 from tests.support.statements import StatementCounter
@@ -135,3 +139,21 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     limits = {read_latest: 3 + more, read_past: 4 + more, read_absent: 2, read_history: 6 + more, read_recent: 1}
     found = {read: count(read) for read in limits}
     assert all(found[read] <= limits[read] for read in limits), found
+
+
+@pytest.mark.requirement("H33", "P85")
+def test_a_cold_read_of_the_latest_state_does_not_grow_with_the_history(open_saver, monkeypatch):
+    writer = open_saver(compression=None)
+    document = "document " * 20_000
+    numbers = iter(range(1000))
+    sizes = []
+    for count in (100, 900):
+        for number in itertools.islice(numbers, count):
+            writer.put(CONFIG, made({"document": document, "n": number}))
+        reader = open_saver()
+        reader.threads()  # opens the database
+        counter = StatementCounter(reader, monkeypatch)
+        assert counter.count(lambda reader=reader: reader.get(CONFIG).state["document"]) <= 4
+        sizes.append(counter.read_size)
+    assert max(sizes) < 2 * len(document)
+    assert sizes[1] < sizes[0] + 50_000

@@ -20,9 +20,6 @@ from tests.support.disks import kill_this_process
 from tests.support.forked import exit_code_of_child
 from tests.support.graphs import LOG, make_chain, make_graph, stored
 
-if not hasattr(os, "fork"):
-    pytest.skip("forks", allow_module_level=True)
-
 # Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 THREAD = RunnableConfig(thread_id="t")

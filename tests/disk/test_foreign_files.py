@@ -26,9 +26,6 @@ from tests.support.disks import as_an_ordinary_user
 from tests.support.logs import locate_thread, namespace_name
 from tests.support.readings import READINGS
 
-if not hasattr(os, "symlink") or os.name != "posix":
-    pytest.skip("symbolic links", allow_module_level=True)
-
 SECRET = "the secret of another store"
 X = RunnableConfig("x")
 INNER = RunnableConfig("x", checkpoint_ns="sub")

@@ -3,7 +3,6 @@
 `test_crash_states.py` takes the power away. Examples are killed at random in tests/api.
 """
 
-import os
 import shutil
 from functools import partial
 
@@ -31,9 +30,6 @@ from tests.support.contents import read_all
 from tests.support.disks import count_calls, is_killed_at, quiet
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
-
-if not hasattr(os, "fork"):
-    pytest.skip("forks", allow_module_level=True)
 
 # Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -160,7 +160,6 @@ def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, t
         other.close()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, tmp_path):
     saver = opener()
     for thread in ("a", "b b", "b", "c"):

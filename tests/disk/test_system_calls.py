@@ -20,7 +20,6 @@ def opened(tmp_path):
     io.close(fd)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is a call of Linux")
 def test_a_failure_is_an_error_with_the_path(opened, tmp_path):
     io, fd = opened
     io.close(fd)
@@ -31,7 +30,6 @@ def test_a_failure_is_an_error_with_the_path(opened, tmp_path):
     assert io.open(str(tmp_path / "file"), write=True) == fd
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is a call of Linux")
 def test_a_file_that_does_not_have_the_call_is_no_error(opened):
     # A pipe refuses it (ESPIPE), as some file systems do.
     io, _ = opened

@@ -114,7 +114,6 @@ def so_far(watch, saver):
     return [change for change in found if change.kind != "idle" and not change.thread_id.startswith("zzz")]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no event tells of it")
 def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, config, launcher):
     saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:

@@ -22,9 +22,10 @@ from tests.support.disks import HOOKED, HookedIO, count_open_files
 from tests.support.forked import run_in_child
 from tests.support.logs import limit_descriptors
 
-
 # Since 3.12 a fork beside other threads warns; that it may still happen is what is tested here.
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
 def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -41,7 +42,6 @@ def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, 
     assert list_numbers(opener(), config) == [2, 1, 0]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_closes_the_files_of_its_parent_once(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -59,7 +59,6 @@ def test_a_forked_child_closes_the_files_of_its_parent_once(opener, config):
     assert run_in_child(open_files_in_their_place)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -80,7 +79,6 @@ def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, config
     holder.join()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, config):
     saver = opener(fsync=3600.0)
     saver.put(config, make_checkpoint(0))

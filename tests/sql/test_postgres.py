@@ -37,16 +37,14 @@ def history(database):
 # Arguments
 
 
-@pytest.mark.parametrize("arguments", [{}, {"connection_string": "", "pool": 1}, {"pool": 1}, {"connection_string": 1}])
-def test_either_a_connection_string_or_a_pool_is_needed(arguments):
+WRONG = [{}, {"connection_string": "", "pool": 1}, {"pool": 1}, {"connection_string": 1}]
+WRONG += [{"connection_string": "", "schema": schema} for schema in ("", "a\0b", "x" * 64, "pg_mine", None)]
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_either_a_connection_string_or_a_pool_is_needed_and_a_name_that_a_schema_can_have(arguments):
     with pytest.raises(CheckpointerConfigurationError):
         PostgresDatabase(**arguments)
-
-
-@pytest.mark.parametrize("schema", ["", "a\0b", "x" * 64, "pg_mine", None])
-def test_a_name_that_no_schema_can_have_is_refused(schema):
-    with pytest.raises(CheckpointerConfigurationError):
-        PostgresDatabase("", schema=schema)
 
 
 @pytest.mark.parametrize("schema", ['a"."b', "per%cent ?", "Upper'", "x" * 63, "select"])

@@ -7,16 +7,15 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from tests.sql.rows import add_history, fenced_put
+from tests.support.client import ROOT
 from tests.support.databases import PostgresDatabase
 from tests.support.forked import run_in_child
 
-ROOT = Path(__file__).resolve().parents[2]
 SOON = 60
 """Seconds within which anything happens that must happen."""
 

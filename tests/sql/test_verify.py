@@ -1,9 +1,12 @@
 """What verify finds in the tables, and what reading a damaged history says."""
 
 import os
+import sqlite3
+from contextlib import closing
 from enum import Enum
 from functools import partial
 
+import psycopg
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
@@ -177,19 +180,13 @@ def test_records_without_a_history_are_found(saver):
 
 
 def without_foreign_keys(saver, sql):
-    names = names_of(saver)._asdict()
+    sql = sql.format(**names_of(saver)._asdict())
     if hasattr(saver, "db_file"):
-        import sqlite3
-
-        with sqlite3.connect(saver.db_file) as connection:
-            connection.execute(sql.format(**names))
-        connection.close()
+        with closing(sqlite3.connect(saver.db_file)) as connection, connection:
+            connection.execute(sql)
     else:
-        import psycopg
-
         with psycopg.connect(saver._connection_string) as connection:
-            connection.execute("SET session_replication_role = replica")
-            connection.execute(sql.format(**names))
+            connection.execute(f"SET session_replication_role = replica; {sql}")
 
 
 USES = {

@@ -56,6 +56,11 @@ def opener(tmp_path):
 
 
 @pytest.fixture
+def saver(opener):
+    return opener()
+
+
+@pytest.fixture
 def odd_umask():
     """A umask that would leave nothing to the owner's group, nor to the owner."""
     before = os.umask(0o777)

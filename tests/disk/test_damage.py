@@ -10,9 +10,9 @@ from zlib import crc32
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
+from graphkit import CheckpointCorruptionError, CheckpointFormatError
 from savers import Compression
-from tests.support.checkpoints import list_ids, list_numbers
+from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
 from tests.support.disks import CountingIO
 from tests.support.logs import (
     CHECKPOINT,
@@ -30,15 +30,11 @@ from tests.support.logs import (
 )
 
 
-def step(n, state):
-    return Checkpoint(node_id=f"n{n}", next_node_id=f"n{n + 1}", state=state, metadata={"step": n})
-
-
 def put_steps(opener, config, count, **state):
     """Put checkpoints, and close the saver; return the path of the log."""
     with opener() as saver:
         for n in range(count):
-            saver.put(config, step(n, {"n": n, **state}))
+            saver.put(config, make_checkpoint(n, **state))
     return locate_log(saver.base_directory, config.thread)
 
 
@@ -58,13 +54,13 @@ class Damaged:
         items = []
         for n in range(4):
             items = [*items, f"x{n}" * n]
-            checkpoint = step(n, {"items": items, "text": f"lorem {n // 2} " * 8})
+            checkpoint = make_checkpoint(n, items=items, text=f"lorem {n // 2} " * 8)
             saver.put(config, checkpoint)
             self.states[checkpoint.id] = checkpoint.state
             if n == 1:
                 saver.put_writes(config, {"k": "v"})
                 saver.add_tags(config, "good")
-        saver.put(config.replace(thread_id="other"), step(0, {"n": 0}))
+        saver.put(config.replace(thread_id="other"), make_checkpoint(0))
         saver.close()
         self.path = locate_log(saver.base_directory)
         self.whole = self.path.read_bytes()
@@ -101,7 +97,7 @@ class Damaged:
         assert not again.files
         assert saver.verify().ok
         kept = self.read(saver)
-        saver.put(self.config, step(9, {"n": 9}))
+        saver.put(self.config, make_checkpoint(9))
         fresh = self.opener()
         assert fresh.get(self.config).state["n"] == 9
         assert len(fresh.list(self.config)) == len(kept) + 1
@@ -137,7 +133,7 @@ def test_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_s
                 assert kept == complete, cut
             else:
                 caplog.clear()
-                saver.put(damaged.config, step(9, {"n": 9}))
+                saver.put(damaged.config, make_checkpoint(9))
                 _, *before = list_ids(damaged.opener(), damaged.config)
                 assert before[::-1] == complete
                 is_set_aside = is_torn and whole_records > 0
@@ -178,7 +174,7 @@ def test_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first
         assert not saver.verify("t").ok, number
         try:
             if put_first:
-                checkpoint = step(9, {"n": 9})
+                checkpoint = make_checkpoint(9)
                 damaged.states[checkpoint.id] = checkpoint.state
                 damaged.order.append(checkpoint.id)
                 saver.put(damaged.config, checkpoint)
@@ -291,7 +287,7 @@ def test_repair_keeps_a_checkpoint_whose_replaced_one_is_lost(opener, config):
     path = put_steps(opener, config, 40)
     with opener() as saver:
         replaced = list_ids(saver, config)[-2]
-        saver.put(config.with_check_point_id(replaced), step(77, {"n": 77}))
+        saver.put(config.with_check_point_id(replaced), make_checkpoint(77))
     record = [record for record in read_records(path) if record.type == CHECKPOINT][1]
     path.write_bytes(replace_bytes(path.read_bytes(), record.offset + 45, b"damaged"))
     with opener() as saver:
@@ -360,7 +356,7 @@ def test_a_log_of_another_format_is_reported_and_left_alone(damaged, newer):
     (file,) = saver.verify().problems
     assert (file.state == "newer") is (newer != "format 1")
     assert not saver.repair().changed
-    for use, *arguments in ((saver.get,), (saver.list,), (saver.put, step(9, {"n": 9}))):
+    for use, *arguments in ((saver.get,), (saver.list,), (saver.put, make_checkpoint(9))):
         with pytest.raises(CheckpointFormatError, match=r"format 1, by a development version|format 3|newer"):
             use(damaged.config, *arguments)
     assert damaged.path.read_bytes() == data
@@ -466,9 +462,9 @@ def test_a_dry_run_waits_for_no_run_and_takes_no_run_lock(damaged):
 
 def test_a_log_within_a_message_is_not_mistaken_for_records(opener, config):
     saver = opener()
-    saver.put(config, step(0, {"n": 0}))
+    saver.put(config, make_checkpoint(0))
     inner = locate_log(saver.base_directory).read_bytes()
-    saver.put(config, step(1, {"n": 1, "attachment": inner * 3}))
+    saver.put(config, make_checkpoint(1, attachment=inner * 3))
     path = locate_log(saver.base_directory)
     path.write_bytes(path.read_bytes()[:-7])
     assert list_numbers(opener(), config) == [0]

@@ -35,11 +35,6 @@ def made(id, **state):
     return Checkpoint(id=id, node_id="n", next_node_id="m", state={"id": id, **state})
 
 
-@pytest.fixture
-def saver(opener):
-    return opener()
-
-
 class Model:
     """What the pending writes of each checkpoint are to be: the first under a key stays, unless the key is special."""
 

@@ -1,18 +1,14 @@
 """What an erasure leaves in a directory: nothing, or a reason."""
 
-import pickle
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.operations import ErasureLedger, erase, erase_where
-from savers import FileSystemSaver
+from tests.support.client import start_client
 from tests.support.erasure import MARKER, fill, find_files
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def put(saver, thread, text="kept"):
@@ -85,9 +81,7 @@ def test_a_thread_that_cannot_be_read_is_erased_and_its_copies_are_not_known(sav
 
 @pytest.mark.requirement("P73")
 def test_an_erasure_while_another_process_writes(saver, launcher):
-    opener = partial(FileSystemSaver, saver.base_directory, fsync="never")
-    arguments = pickle.dumps((opener, "busy", 300)).hex()
-    with launcher.start("-m", "tests.sql.client", arguments, cwd=ROOT) as client:
+    with start_client(launcher, saver.opener(), "busy", 300) as client:
         assert client.stdout.readline() == "ready\n"
         while client.poll() is None:
             fill(saver)

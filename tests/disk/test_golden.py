@@ -7,6 +7,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from tests.disk.golden import make
+from tests.support.contents import outline
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -26,19 +27,12 @@ def expected(request, saver):
     return make.expected(request.node.callspec.params["saver"])
 
 
-def fields(checkpoint):
-    return [
-        checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at,
-        repr(dict(checkpoint.metadata)), repr(list(checkpoint.state.items())),
-    ]  # fmt: skip
-
-
 @pytest.mark.requirement("L7", "P54")
 def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
     for (thread, namespace, version), history in expected.items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)
         newest_first = saver.list(config) if version is None else saver.tag(config, version).checkpoints
-        assert [*map(fields, reversed(newest_first))] == [*map(fields, history)], config
+        assert [*map(outline, reversed(newest_first))] == [*map(outline, history)], config
 
 
 def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
@@ -75,6 +69,6 @@ def test_it_can_be_written_to(saver):
     saver.put(config, checkpoint)
     saver.prune("plain", keep_last=20)
     newest, before, *_ = saver.list(config)
-    assert fields(before) == fields(latest)
+    assert outline(before) == outline(latest)
     assert newest.state["items"] == more
     assert saver.verify().ok

@@ -3,7 +3,6 @@
 import pytest
 
 from graphkit import (
-    Checkpoint,
     CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -58,8 +57,7 @@ def test_a_state_serializer_of_the_users_own(tmp_path, config):
     states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)]
     states += [{}, {"text": ""}]
     for state in states:
-        checkpoint = Checkpoint(node_id="a", next_node_id="b", state=state)
-        saver.put(config, checkpoint)
+        saver.put(config, made(state))
     for reader in (saver, FileSystemSaver(tmp_path, Lines())):
         assert list_states(reader, config) == states[::-1]
         replayed = [*reader.replay(config)]

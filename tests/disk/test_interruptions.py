@@ -1,8 +1,6 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
-import sys
 import threading
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 
@@ -17,7 +15,7 @@ from savers._filesystem import lifecycle, store as file_store
 from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import apply_update, list_ids, make_following
 from tests.support.contents import describe, read_all
-from tests.support.interruptions import find_places, interrupt
+from tests.support.interruptions import find_places, interrupt, interrupting_entry
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
@@ -159,32 +157,12 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
             raise
 
 
-@contextmanager
-def interrupting_exit(code, count):
-    """Raise KeyboardInterrupt when a function has been entered so often, and let the block end with it."""
-    before = sys.gettrace()
-    left = iter(range(count))
-
-    def interrupt_exit(frame, event, argument):
-        if frame.f_code is code and next(left, None) is None:
-            sys.settrace(before)
-            raise KeyboardInterrupt
-
-    sys.settrace(interrupt_exit)
-    try:
-        with suppress(KeyboardInterrupt):
-            yield
-    finally:
-        sys.settrace(before)
-
-
 @pytest.mark.parametrize("name", ["put", "release", "delete", "copy", "prune", "replace"])
 @pytest.mark.parametrize("count", range(3))
 def test_a_signal_when_a_write_lock_is_left_does_not_keep_it(tmp_path, name, count):
-    """Python runs the handler of a signal also when a function is entered, before its first line."""
     saver, other = (FileSystemSaver(tmp_path, fsync="never", lock_timeout=0) for _ in range(2))
     thread = Thread(saver)
-    with interrupting_exit(WriteLock.__exit__.__code__, count):
+    with interrupting_entry(lambda frame: frame.f_code is WriteLock.__exit__.__code__, count):
         OPERATIONS[name](saver, thread)
     for number, writer in ((8, other), (9, saver)):
         writer.put(ROOT, make_following(number, {}))

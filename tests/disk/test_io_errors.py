@@ -7,7 +7,6 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
-import os
 from collections import Counter
 
 import pytest
@@ -188,7 +187,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM
 
 
 @pytest.mark.requirement("H47")
-@pytest.mark.skipif(os.name == "nt", reason="limits of POSIX")
 def test_a_real_full_disk(opener, config, launcher):
     opener().put(config, make_checkpoint(100))
     run = launcher.run("-c", PROGRAM, opener().base_directory, 1000)

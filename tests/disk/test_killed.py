@@ -3,7 +3,6 @@
 `test_crash_states.py` takes the power away. Examples are killed at random in tests/api.
 """
 
-import os
 import shutil
 from functools import partial
 
@@ -27,12 +26,10 @@ from tests.disk.crashes import (
 )
 from tests.support import erasure, sealed
 from tests.support.checkpoints import make_checkpoint
+from tests.support.contents import read_all
 from tests.support.disks import count_calls, is_killed_at, quiet
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
-
-if not hasattr(os, "fork"):
-    pytest.skip("forks", allow_module_level=True)
 
 # Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -198,7 +195,8 @@ def open_sealed(root, cipher, **options):
 
 def read_sealed(root, cipher):
     with open_sealed(root, cipher) as saver:
-        return sealed.view_all(saver)
+        assert saver.verify().ok
+        return read_all(saver)
 
 
 def test_a_rotation_that_was_killed_loses_nothing_and_goes_on(tmp_path, sweep):

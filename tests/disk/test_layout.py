@@ -326,8 +326,7 @@ def test_the_first_write_makes_the_marker_one_of_version_2_and_keeps_the_id(mark
     expect_open(marked.parent)
     assert marked.read_bytes() == before
     with FileSystemSaver(marked.parent, fsync="never") as saver:
-        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={})
-        saver.put(RunnableConfig("new"), checkpoint)
+        saver.put(RunnableConfig("new"), make_checkpoint(0))
     store_id = before.split(b'"store": "')[1][:36]
     line = b'{"format": 2, "store": "%s"}\n' % store_id
     checksum = b"%08x" % crc32(line)

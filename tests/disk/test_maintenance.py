@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +16,8 @@ from graphkit import (
     RunnableConfig,
 )
 from savers import Compression, FileSystemSaver
-from tests.support.checkpoints import list_numbers, list_states, make_checkpoint
+from tests.support.checkpoints import list_ids, list_states, make_checkpoint
+from tests.support.client import start_client
 from tests.support.disks import Fault, HookedIO, list_open_files
 from tests.support.logs import COMPRESSED, locate_log, read_records
 
@@ -191,19 +191,11 @@ def test_reading_and_the_run_lock_do_not_count(saver, opener):
     assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
 
 
-PUT = """
-import sys
-from tests.disk.test_maintenance import put
-from savers import FileSystemSaver
-put(FileSystemSaver(sys.argv[1]), "days", n=2)
-"""
-
-
-def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(saver, opener):
+def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(saver, opener, launcher):
     def put_at_the_last_moment(kind, path):
         if kind == "lock" and "/locks/" in path:
             io.hook = None
-            subprocess.run([sys.executable, "-c", PUT, saver.base_directory], check=True)
+            start_client(launcher, saver.opener(), "last", 1, "days").communicate()
 
     with saver.run_lock(RunnableConfig("days")):
         pass  # makes the file, which takes the write lock
@@ -211,7 +203,7 @@ def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(
     other = opener(io=io)
     assert other.delete_idle("days", idle_since=days_ago(1)) == []
     assert io.hook is None
-    assert list_numbers(other, RunnableConfig("days")) == [2, 1]
+    assert list_ids(other, RunnableConfig("days"))[0] == "last 0"
 
 
 def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, opener):

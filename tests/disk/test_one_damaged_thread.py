@@ -13,7 +13,7 @@ from graphkit import (
 )
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint, make_interrupt
-from tests.support.disks import Fault, HookedIO, as_an_ordinary_user
+from tests.support.disks import Fault, HookedIO, as_an_ordinary_user, let_others_reach
 from tests.support.logs import flip_in_file, locate_log, locate_thread
 
 
@@ -160,7 +160,6 @@ def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, t
         other.close()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, tmp_path):
     saver = opener()
     for thread in ("a", "b b", "b", "c"):
@@ -172,10 +171,7 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
         path.chmod(0o777 if path.is_dir() else 0o666)
     for path in closed:
         path.chmod(0)
-    for above in tmp_path.parents[:3]:
-        if above.name.startswith(("pytest", "test", "popen")):
-            above.chmod(0o755)
-    tmp_path.chmod(0o755)
+    let_others_reach(root)
     with as_an_ordinary_user():
         reader = opener()
         assert reader.threads() == ["a", "c"]

@@ -1,4 +1,7 @@
-"""Several savers, threads and processes on one store; processes that die."""
+"""Several savers, threads and processes on one store; processes that die.
+
+tests/sql/test_savers.py has eight processes on one thread, in every store.
+"""
 
 import gc
 import os
@@ -14,14 +17,15 @@ import pytest
 
 from graphkit import CheckpointConflictError, RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
-from tests.support.checkpoints import list_ids, list_numbers, list_states, make_checkpoint
+from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
 from tests.support.disks import HOOKED, HookedIO, count_open_files
 from tests.support.forked import run_in_child
 from tests.support.logs import limit_descriptors
 
-
 # Since 3.12 a fork beside other threads warns; that it may still happen is what is tested here.
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
 def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -38,7 +42,6 @@ def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, 
     assert list_numbers(opener(), config) == [2, 1, 0]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_closes_the_files_of_its_parent_once(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -56,7 +59,6 @@ def test_a_forked_child_closes_the_files_of_its_parent_once(opener, config):
     assert run_in_child(open_files_in_their_place)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -77,7 +79,6 @@ def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, config
     holder.join()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, config):
     saver = opener(fsync=3600.0)
     saver.put(config, make_checkpoint(0))
@@ -99,66 +100,6 @@ def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, c
 
 
 # Many at work
-
-
-PROGRAM = """
-import sys
-from graphkit import Checkpoint, RunnableConfig
-from savers import FileSystemSaver
-saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
-who = int(sys.argv[3])
-config, count = RunnableConfig(sys.argv[4]), int(sys.argv[5])
-print("ready", flush=True)
-sys.stdin.readline()
-for n in range(count):
-    saver.put(config, Checkpoint(node_id=f"w{who}", next_node_id="b", state={"who": who, "n": n, "items": ["x"] * n}))
-"""
-
-
-def workers(launcher, root, fsync, threads, count):
-    started = [launcher.start("-c", PROGRAM, root, fsync, who, thread, count) for who, thread in enumerate(threads)]
-    for worker in started:
-        assert worker.stdout.readline() == "ready\n"
-    for worker in started:
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    return started
-
-
-def state_of(who, n):
-    return {"who": who, "n": n, "items": ["x"] * n}
-
-
-def finished(started):
-    for worker in started:
-        assert worker.communicate()[0] == ""
-        assert worker.returncode == 0
-
-
-@pytest.mark.requirement("H47", "L9")
-@pytest.mark.sweep(1)
-@pytest.mark.parametrize("fsync", ["always", "never"])
-def test_eight_processes_on_one_thread_and_eight_on_their_own_beside_a_reader(fsync, launcher, tmp_path):
-    """Each reading shows the history as it was at a moment, and never goes back."""
-    store = tmp_path / "store"
-    own = [f"own {who}" for who in range(8, 16)]
-    shared = RunnableConfig("shared")
-    with FileSystemSaver(store) as reader:
-        started = workers(launcher, str(store), fsync, ["shared"] * 8 + own, 25)
-        seen = []
-        while any(worker.poll() is None for worker in started):
-            found = list_states(reader, shared)[::-1]
-            assert found[: len(seen)] == seen, "what was there stays, in its order"
-            seen = found
-            for who in range(8):
-                mine = [state for state in found if state["who"] == who]
-                assert mine == [state_of(who, n) for n in range(len(mine))]
-        finished(started)
-        assert set(reader.threads()) == {"shared", *own}
-        assert len({*list_ids(reader, shared)}) == len(list_states(reader, shared)) == 200
-        for who, thread in enumerate(own, 8):
-            expected = [state_of(who, n) for n in reversed(range(25))]
-            assert list_states(reader, RunnableConfig(thread)) == expected
 
 
 @pytest.mark.requirement("P86")
@@ -239,24 +180,19 @@ def test_nothing_is_left_open(opener, config):
     assert count_open_files() <= before
 
 
-def make_operations(saver):
-    checkpoint = make_checkpoint(1)
-    nested = RunnableConfig("t", checkpoint_ns="nested")
-    return [
-        lambda: saver.put("t", checkpoint),
-        lambda: saver.put(nested, checkpoint),
-        lambda: saver.get("t"),
-        lambda: saver.get(nested),
-        lambda: saver.versions_by_thread_id("t"),
-        lambda: saver.release("t"),
-        lambda: saver.delete("t"),
-    ]
-
-
 def test_no_two_operations_wait_for_each_other(tmp_path):
     """An operation that waits for ever fails after the lock timeout, which is longer than all of them take."""
     with FileSystemSaver(tmp_path, fsync="never", lock_timeout=30) as saver, ThreadPoolExecutor(4) as executor:
-        operations = make_operations(saver)
+        nested = RunnableConfig("t", checkpoint_ns="nested")
+        operations = [
+            lambda: saver.put("t", make_checkpoint(1)),
+            lambda: saver.put(nested, make_checkpoint(1)),
+            lambda: saver.get("t"),
+            lambda: saver.get(nested),
+            lambda: saver.versions_by_thread_id("t"),
+            lambda: saver.release("t"),
+            lambda: saver.delete("t"),
+        ]
 
         def work(seed):
             chosen = random.Random(seed).choices(operations, k=400)

@@ -8,6 +8,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver
+from tests.support.contents import read_all
 from tests.support.odd import ODD
 
 CONFIG = RunnableConfig("t")
@@ -76,23 +77,6 @@ def bytes_below(root):
     return {path: path.read_bytes() for path in Path(root).rglob("*") if path.is_file() and path.name != "run.lock"}
 
 
-def read_all(saver):
-    """Read everything in every way."""
-    for thread in saver.threads():
-        for namespace in saver.namespaces(thread):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            listed = saver.list(config)
-            for checkpoint in listed:
-                at = config.with_check_point_id(checkpoint.id)
-                repr((dict(checkpoint.state), checkpoint.metadata, checkpoint.created_at))
-                repr(dict(saver.get_writes(at)))
-                saver.tags_of(at)
-            assert saver.get(config) is not None
-            assert len(saver.history(config)) == len(listed)
-            assert saver.summary(config).checkpoints == len(listed)
-    saver.interrupts()
-
-
 def refusal(call, saver, value, kind=CheckpointSerializationError):
     """The error with which a call refuses a value."""
     try:
@@ -103,8 +87,13 @@ def refusal(call, saver, value, kind=CheckpointSerializationError):
 
 
 def expect_readable(root):
+    """Read everything in every way."""
     with FileSystemSaver(root, fsync="never") as fresh:
-        read_all(fresh)
+        for (thread, namespace, _), listed in read_all(fresh).items():
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            assert fresh.get(config) is not None
+            assert len(fresh.history(config)) == fresh.summary(config).checkpoints == len(listed)
+        fresh.interrupts()
         report = fresh.verify()
         assert report.ok, report.problems
 

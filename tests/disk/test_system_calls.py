@@ -20,16 +20,6 @@ def opened(tmp_path):
     io.close(fd)
 
 
-def test_a_start_of_writing_changes_nothing_of_the_file(opened, tmp_path):
-    io, fd = opened
-    for offset in (0, 100, 10_000):
-        io.write_at(fd, offset, b"data")
-        io.start_writing(fd)
-    io.fdatasync(fd)
-    assert (tmp_path / "file").read_bytes() == (b"data".ljust(100, b"\0") + b"data").ljust(10_000, b"\0") + b"data"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is a call of Linux")
 def test_a_failure_is_an_error_with_the_path(opened, tmp_path):
     io, fd = opened
     io.close(fd)
@@ -40,7 +30,6 @@ def test_a_failure_is_an_error_with_the_path(opened, tmp_path):
     assert io.open(str(tmp_path / "file"), write=True) == fd
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sync_file_range is a call of Linux")
 def test_a_file_that_does_not_have_the_call_is_no_error(opened):
     # A pipe refuses it (ESPIPE), as some file systems do.
     io, _ = opened

@@ -19,16 +19,12 @@ from savers import FileSystemSaver
 from savers._filesystem import watch as file_watch
 from savers._log import log_watch
 from tests.support.checkpoints import make_checkpoint
+from tests.support.client import start_client
 from tests.support.disks import CountingIO, HookedIO, count_open_files, failing
 from tests.support.logs import flip_in_file, locate_log
 
 PATIENCE = 60.0
 NEVER = 3600.0
-
-
-@pytest.fixture
-def saver(opener):
-    return opener()
 
 
 def until(watch, wanted):
@@ -60,40 +56,24 @@ def put_and_follow(watch, saver, config, number):
     return until(watch, to(saver.put(config, make_checkpoint(number)).checkpoint_id))
 
 
-@pytest.fixture
-def elsewhere(launcher):
-    """Starts code in a process of its own."""
-    top = "import sys, os; from savers import FileSystemSaver; from graphkit import Checkpoint, RunnableConfig\n"
-    return lambda code, *args: launcher.start("-c", top + code, *args)
-
-
-PUT = """
-saver = FileSystemSaver(sys.argv[1], fsync="never")
-for n in range(int(sys.argv[3])):
-    saver.put(RunnableConfig(sys.argv[2]), Checkpoint(node_id=f"n{n}", next_node_id="b", state={"n": n}))
-"""
-
-
 # Events
 
 
-def test_a_watch_reports_all_that_other_processes_write_in_order(saver, elsewhere):
+def test_a_watch_reports_all_that_other_processes_write_in_order(saver, launcher):
     with saver.watch(interval=NEVER) as watch:
-        writers = [elsewhere(PUT, saver.base_directory, thread, 200) for thread in ("a", "b")]
+        writers = [start_client(launcher, saver.opener(), thread, 200, thread) for thread in "ab"]
         found = []
         missing = {"a", "b"}
         while missing:
             change = watch.get(PATIENCE)
             assert change is not None
             found.append(change)
-            if change.checkpoint.node_id == "n199":
+            if change.checkpoint.id.endswith(" 199"):
                 missing.discard(change.thread_id)
         for writer in writers:
             writer.communicate()
-    expected = [f"n{n}" for n in range(200)]
-    for thread in ("a", "b"):
-        nodes = [change.checkpoint.node_id for change in found if change.thread_id == thread]
-        assert nodes == expected
+    for thread in "ab":
+        assert ids(change for change in found if change.thread_id == thread) == [f"{thread} {n}" for n in range(200)]
 
 
 def test_nothing_is_read_while_nothing_happens(opener, config, monkeypatch):
@@ -134,20 +114,10 @@ def so_far(watch, saver):
     return [change for change in found if change.kind != "idle" and not change.thread_id.startswith("zzz")]
 
 
-HOLD = """
-saver = FileSystemSaver(sys.argv[1], fsync="never")
-lock = saver.run_lock(RunnableConfig("t"))
-lock.__enter__()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no event tells of it")
-def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, config, elsewhere):
+def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, config, launcher):
     saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:
-        holder = elsewhere(HOLD, saver.base_directory)
+        holder = start_client(launcher, saver.opener(), "holder")
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(TimeoutError), saver.run_lock(config, 0):
             pass
@@ -164,7 +134,7 @@ def test_a_watch_reports_the_death_of_a_run_at_once_and_no_vain_attempt(saver, c
 
 
 LOOK = """
-import os
+import os, sys
 from savers._filesystem.lock import is_locked
 parent = os.getppid()
 print("looking", flush=True)
@@ -173,13 +143,13 @@ while os.getppid() == parent:
 """
 
 
-def test_a_look_at_a_run_lock_refuses_no_caller_that_takes_it_meanwhile(saver, config, elsewhere):
+def test_a_look_at_a_run_lock_refuses_no_caller_that_takes_it_meanwhile(saver, config, launcher):
     """A look takes the lock for some microseconds, and a caller that does not wait tries again after that."""
     saver.put(config, make_checkpoint(1))
     with saver.run_lock(config):
         pass
     (path,) = Path(saver.base_directory).glob("t-*/run.lock")
-    looker = elsewhere(LOOK, path)
+    looker = launcher.start("-c", LOOK, path)
     assert looker.stdout.readline() == "looking\n"
     for _ in range(2000):
         with saver.run_lock(config, 0):

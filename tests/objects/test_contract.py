@@ -3,11 +3,11 @@
 from uuid import uuid4
 
 import pytest
-from hypothesis import settings
 
 from graphkit.testing import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import ObjectStoreSaver
+from tests.support.reopening import fewer
 
 
 def new_memory_url():
@@ -41,5 +41,4 @@ class ObjectsMachine(SaverMachine):
         return ObjectStoreSaver(saver.describe())
 
 
-TestObjectsMachine = ObjectsMachine.TestCase
-TestObjectsMachine.settings = settings(max_examples=settings.default.max_examples // 8)
+TestObjectsMachine = fewer(ObjectsMachine, 8)

@@ -1,9 +1,8 @@
 """Two writers of one history, and writers that die between two objects, on two file systems of fsspec."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import Barrier
 from uuid import uuid4
 
@@ -20,6 +19,7 @@ from graphkit.errors import (
 )
 from savers import ObjectStoreSaver
 from tests.support.buckets import act_beside, die_at, replace_operation
+from tests.support.client import start_client
 from tests.support.disks import Died
 
 CONFIG = RunnableConfig("t")
@@ -193,26 +193,18 @@ def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, 
     assert (after.size("t"), after.threads(released=True)) == (0, [])
 
 
-def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path):
+def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path, launcher):
     url = f"file://{tmp_path}/bucket"
-    code = (
-        "import sys; from savers import ObjectStoreSaver; from graphkit import Checkpoint, RunnableConfig\n"
-        "saver = ObjectStoreSaver(sys.argv[1])\n"
-        "for n in range(100_000):\n"
-        "    saver.put(RunnableConfig('t'), Checkpoint(node_id='a', next_node_id='b', state={'n': n, 'text': 'x' * 10_000 + str(n)}))\n"
-        "    print(n, flush=True)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if int(line) == 5:
-                process.kill()
-                break
-        acknowledged = [5, *map(int, process.stdout.read().split())][-1]
+    with start_client(launcher, partial(ObjectStoreSaver, url), "client", 100_000) as process:
+        while process.stdout.readline() != "client 5\n":
+            pass
+        process.kill()
+        acknowledged = 5 + len(process.stdout.read().splitlines())
     saver = ObjectStoreSaver(url)
-    found = numbers(saver.list(CONFIG))
+    found = [len(checkpoint.state["items"]) for checkpoint in saver.list(CONFIG)]
     assert found in ([*range(acknowledged, -1, -1)], [*range(acknowledged + 1, -1, -1)])
     saver.put(CONFIG, make("next"))
-    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == ["next", *found]
+    assert [checkpoint.id for checkpoint in ObjectStoreSaver(url).list(CONFIG)][1:] == [f"client {n}" for n in found]
 
 
 def test_a_repeated_request_meets_its_own_object(url, monkeypatch, saver):

@@ -1,20 +1,17 @@
 """Databases for the tests of the layer below the SQL savers."""
 
 import json
-import pickle
 import uuid
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from threading import Timer
 
 import pytest
 
-from savers import PostgresSaver, SqliteSaver
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
+from tests.support.client import ROOT
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 from tests.support.workers import PATIENCE
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -65,6 +62,16 @@ def sqlite_opener(tmp_path):
 
 
 @pytest.fixture
+def files_opener(tmp_path):
+    return partial(FileSystemSaver, str(tmp_path / "files"), fsync="never")
+
+
+@pytest.fixture
+def synced_files_opener(tmp_path):
+    return partial(FileSystemSaver, str(tmp_path / "files"))
+
+
+@pytest.fixture
 def postgres_opener(server, schema):
     return partial(PostgresSaver, server.connection_string, schema=schema)
 
@@ -78,16 +85,6 @@ def open_saver(request):
 @pytest.fixture
 def open_postgres_saver(postgres_opener, at_end):
     return opening(at_end, partial(postgres_opener, lock_timeout=60.0))
-
-
-@pytest.fixture
-def start_client(launcher):
-    """Starts tests/sql/client.py."""
-
-    def start(opener, name, count):
-        return launcher.start("-m", "tests.sql.client", pickle.dumps((opener, name, count)).hex(), cwd=ROOT)
-
-    return start
 
 
 @pytest.fixture

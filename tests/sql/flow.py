@@ -13,12 +13,8 @@ from graphkit.errors import CheckpointerError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import PostgresSaver
 from tests.support import graphs
+from tests.support.client import tell
 from tests.support.graphs import LOG
-
-
-def tell(text):
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def step(name, gate=None):

@@ -5,6 +5,7 @@ import sys
 
 from graphkit.errors import ThreadBusyError
 from tests.sql.rows import fenced_put
+from tests.support.client import tell
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 
@@ -12,11 +13,6 @@ def open_database(kind, place, options):
     if kind == "sqlite":
         return SqliteDatabase(place, fsync="never", **options)
     return PostgresDatabase(place, **options)
-
-
-def tell(answer):
-    sys.stdout.write(f"{answer}\n")
-    sys.stdout.flush()
 
 
 def main():

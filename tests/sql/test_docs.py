@@ -7,11 +7,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver, PostgresSaver
 from tests.support import postgres_server
-from tests.support.checkpoints import list_numbers
+from tests.support.checkpoints import list_numbers, make_checkpoint
 
 POSTGRES = postgres_server.PROGRAMS[-1] if postgres_server.PROGRAMS else Path()
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -30,7 +30,7 @@ def find_block(page, language):
 
 def fill(saver, checkpoints=3):
     for n in range(checkpoints):
-        saver.put(CHAT, Checkpoint(node_id="chat", next_node_id="chat", state={"n": n, "text": "hello " * n}))
+        saver.put(CHAT, make_checkpoint(n, text="hello " * n))
 
 
 @pytest.fixture
@@ -142,8 +142,7 @@ def test_one_statement_makes_a_log_file_of_the_rows(database, tmp_path):
     order = RunnableConfig("order-17")
     with PostgresSaver(database) as saver, FileSystemSaver(tmp_path) as directory:
         for number in (1, 2):
-            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": number})
-            saver.put(order, checkpoint)
+            saver.put(order, make_checkpoint(number))
         latest = saver.get(order)
         directory.put(order, latest)
     with psycopg.connect(database) as connection:

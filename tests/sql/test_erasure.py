@@ -14,6 +14,7 @@ from graphkit.operations import erase, erase_where
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import names_of, put
 from tests.support import postgres_server
+from tests.support.client import start_client
 from tests.support.erasure import MARKER, fill, find_files
 
 # SQLite
@@ -110,8 +111,8 @@ def test_no_table_of_postgres_has_a_byte_of_what_was_erased(open_postgres_saver,
         fill(saver)
         if analyzes:
             # The statistics have samples of all columns, also of tables that have no rows any more.
-            execute(server, "ANALYZE")
-    execute(server, "CHECKPOINT")
+            server.execute("ANALYZE")
+    server.execute("CHECKPOINT")
     assert find_files(base(server))
     report = erase(saver, MARKER)
     assert not report.ok
@@ -119,15 +120,10 @@ def test_no_table_of_postgres_has_a_byte_of_what_was_erased(open_postgres_saver,
     put(saver, {"x": "kept"}, "other")
     with saver.run_lock("other"), saver.watch("other"):
         assert erase(saver, MARKER, full=True).remaining == ()
-    execute(server, "CHECKPOINT")
+    server.execute("CHECKPOINT")
     assert find_files(base(server)) == []
     assert saver.get("other").state["x"] == "kept"
     assert saver.verify().ok
-
-
-def execute(server, sql):
-    with psycopg.connect(server.connection_string, autocommit=True) as connection:
-        connection.execute(sql)
 
 
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "READ COMMITTED"])
@@ -186,32 +182,32 @@ def test_a_role_that_does_not_own_the_tables_is_reported(open_postgres_saver, se
     saver = open_postgres_saver(compression=None)
     fill(saver)
     role = f"guest_{schema[-8:]}"
-    execute(server, f"CREATE ROLE {role} LOGIN")
+    server.execute(f"CREATE ROLE {role} LOGIN")
     try:
-        execute(server, f'GRANT USAGE ON SCHEMA "{schema}" TO {role}')
+        server.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO {role}')
         for kind in ("TABLES", "SEQUENCES"):
-            execute(server, f'GRANT ALL ON ALL {kind} IN SCHEMA "{schema}" TO {role}')
+            server.execute(f'GRANT ALL ON ALL {kind} IN SCHEMA "{schema}" TO {role}')
         with PostgresSaver(f"{server.connection_string} user={role}", schema=schema) as guest:
             report = erase(guest, MARKER, full=True)
             assert len(report.remaining) == 4
             assert all("does not own the table" in reason for reason in report.remaining)
     finally:
-        execute(server, f"DROP OWNED BY {role}")
-        execute(server, f"DROP ROLE {role}")
+        server.execute(f"DROP OWNED BY {role}")
+        server.execute(f"DROP ROLE {role}")
 
 
 def test_a_standby_keeps_bytes_until_it_has_followed(own_server):
     with PostgresSaver(own_server.connection_string, compression=None, lock_timeout=1.0) as saver:
         fill(saver)
         with postgres_server.start_standby(own_server) as standby:
-            execute(standby, "SELECT pg_wal_replay_pause()")
+            standby.execute("SELECT pg_wal_replay_pause()")
             report = erase(saver, MARKER, full=True)
             assert not report.ok
             assert "standbys have not done it yet" in report.remaining[0]
             assert find_files(base(standby))
-            execute(standby, "SELECT pg_wal_replay_resume()")
+            standby.execute("SELECT pg_wal_replay_resume()")
             assert erase(saver, MARKER, full=True).ok
-            execute(standby, "CHECKPOINT")
+            standby.execute("CHECKPOINT")
             assert find_files(base(standby)) == []
 
 
@@ -219,10 +215,10 @@ def test_a_standby_keeps_bytes_until_it_has_followed(own_server):
 
 
 @pytest.mark.requirement("P73")
-def test_an_erasure_while_another_process_writes(open_saver, start_client):
+def test_an_erasure_while_another_process_writes(open_saver, launcher):
     saver = open_saver(compression=None)
     fill(saver)
-    with start_client(partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
+    with start_client(launcher, partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
         assert client.stdout.readline(), "it has begun"
         assert erase(saver, MARKER, full=True).ok
         assert client.wait(60) == 0

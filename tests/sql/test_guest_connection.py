@@ -16,12 +16,6 @@ OFTEN = 7
 """So often is a statement executed that psycopg has prepared it, and then the saver."""
 
 
-def end_connection(server, connection):
-    """Let the server end a connection, and wait for its end."""
-    with psycopg.connect(server.connection_string, autocommit=True) as other:
-        other.execute("SELECT pg_terminate_backend(%s, 10000)", (connection.info.backend_pid,))
-
-
 @pytest.fixture
 def guest(server):
     """A connection of an application."""
@@ -103,7 +97,7 @@ def test_a_pipeline_of_an_application_is_an_error(guest, schema):
 def test_a_single_connection_that_is_closed_is_an_error(server, guest, schema):
     saver = PostgresSaver(pool=guest, schema=schema, lock_timeout=0.1)
     assert saver.threads() == []
-    end_connection(server, guest)
+    server.end_connections()
     for use in (saver.threads, lambda: saver.put("t", made({}))):
         with pytest.raises(CheckpointStorageError, match="the connection that was passed in is closed"):
             use()

@@ -1,39 +1,109 @@
 """kill -9 of a client after every statement of an operation, which is before the next one."""
 
 import itertools
-import pickle
-import subprocess
-import sys
+import os
+from datetime import UTC, datetime
+from random import Random
 from signal import SIGKILL
 
 import pytest
 
 from graphkit import RunnableConfig
-from tests.sql.mortal import FAILED, OPERATIONS, POLICY, STEPS, begin, checkpoint
+from graphkit.retention import RetentionPolicy
+from graphkit.testing import made
 from tests.support.contents import read_all
+from tests.support.databases import PostgresSession, SqliteConnection, SqliteDatabase
+from tests.support.forked import exit_code_of_child
 
+# Since 3.12 a fork beside other threads warns; none of them is in the middle of anything here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+ENDED = 100
+"""The exit code of a child whose operation has returned, without the number of its statements."""
 T = RunnableConfig("t")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Runs an operation that dies at a statement, in a process of its own.
+class Mortal:
+    """Counts statements, and dies at one of them."""
 
-    Returns the number of statements if it was acknowledged, else 0.
+    def __init__(self, nth):
+        self.nth = nth
+        self.count = 0
+
+    def around(self, call):
+        """Return a function that counts as a statement."""
+
+        def counted(*args, **kwargs):
+            self.count += 1
+            result = call(*args, **kwargs)
+            if 0 < self.nth <= self.count:
+                os.kill(os.getpid(), SIGKILL)
+            return result
+
+        return counted
+
+    def attach(self, database):
+        """Count the statements of a database, BEGIN and COMMIT included."""
+        owner, names = PostgresSession, ("run", "run_many", "commit")
+        if isinstance(database, SqliteDatabase):
+            owner, names = SqliteConnection, ("run", "run_many")
+        for name in names:
+            setattr(owner, name, self.around(getattr(owner, name)))
+
+
+def checkpoint(number, state=None):
+    if state is None:
+        state = {"items": [f"item {at}" for at in range(number + 1)], "number": number}
+    return made(state, id=f"put {number}", metadata={"put": number}, created_at=NOON)
+
+
+def begin(saver):
+    """What is there before the operation that is interrupted."""
+    for number in range(6):
+        saver.put(T, checkpoint(number))
+        saver.put(RunnableConfig("other"), checkpoint(number))
+
+
+OPERATIONS = {
+    "first put": lambda saver: saver.put(RunnableConfig("new"), checkpoint(0)),
+    "put": lambda saver: saver.put(T, checkpoint(6)),
+    "put of a keyframe": lambda saver: saver.put(T, checkpoint(6, {"whole": Random(1).randbytes(100_000)})),
+    "put_writes": lambda saver: saver.put_writes(T, {"key": 1}),
+    "early writes": lambda saver: saver.put_writes(T.with_check_point_id("later"), {"key": 1}, early=True),
+    "interrupt": lambda saver: saver.put_writes(
+        T, {"interrupt:1": {"node_id": "a", "when": "inside", "payload": 1, "created_at": NOON}}
+    ),
+    "replace": lambda saver: saver.put(T.with_check_point_id("put 3"), checkpoint(3)),
+    "tag": lambda saver: saver.add_tags(T, "label"),
+    "release": lambda saver: saver.release(T),
+    "delete": lambda saver: saver.delete("t"),
+    "copy": lambda saver: saver.copy("t", "copy"),
+    "prune": lambda saver: saver.prune("t", keep_last=2),
+}
+
+POLICY = "retention policy"
+STEPS = {POLICY: lambda saver: RetentionPolicy(keep_last=2).apply(saver)}
+"""Operations on several histories, each of which is changed at once."""
+
+
+def run(opener, name, nth):
+    """Execute an operation in a child that dies when so many statements have been executed, BEGIN and COMMIT included.
+
+    Returns:
+        The number of statements if the operation was acknowledged, else 0.
     """
-    command = [sys.executable, "-m", "tests.sql.mortal"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
 
-        def run_once(opener, name, nth):
-            pickle.dump((opener, name, nth), parent.stdin)
-            parent.stdin.flush()
-            code = pickle.load(parent.stdout)
-            assert code != FAILED
-            assert code > 0 or code == -SIGKILL
-            return max(code, 0)
+    def execute():
+        saver = opener()
+        saver.info(T)  # connects
+        mortal = Mortal(nth)
+        mortal.attach(saver._database)
+        (OPERATIONS | STEPS)[name](saver)
+        os._exit(ENDED + mortal.count)
 
-        yield run_once
-        parent.stdin.close()
+    code = exit_code_of_child(execute)
+    assert code > ENDED or code == -SIGKILL
+    return max(code - ENDED, 0)
 
 
 def count_rows(saver):
@@ -52,7 +122,7 @@ def wait_for_the_end(saver):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
+def test_a_killed_client_leaves_all_or_nothing(open_saver, name, sweep):
     saver = open_saver()
 
     def reset():
@@ -91,7 +161,7 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, run, name, sweep):
     assert outcomes[-1] or name == "release"
 
 
-def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, run, sweep):
+def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, sweep):
     saver = open_saver()
     begin(saver)
     before = read_all(saver)

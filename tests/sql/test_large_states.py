@@ -5,6 +5,7 @@ import os
 from graphkit import RunnableConfig
 from graphkit.testing import made
 from savers import PostgresSaver
+from tests.support.checkpoints import list_states
 from tests.support.databases import PostgresSession, RowLogBytes, limit_part, limit_statement
 
 RECORD = 1 << 16
@@ -19,10 +20,6 @@ def count_bytes(values):
 
 def put(saver, state):
     saver.put("t", made(state))
-
-
-def states_of(saver, thread="t"):
-    return [checkpoint.state for checkpoint in saver.list(thread)]
 
 
 def lengths_of_records(saver):
@@ -43,7 +40,7 @@ def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(open_saver,
             put(saver, state)
         assert lengths_of_records(saver) == [4, 4, 3, 0, 5]
     with open_saver() as saver:
-        assert states_of(saver) == states[::-1]
+        assert list_states(saver, "t") == states[::-1]
         latest = saver.get("t")
         assert latest.state["text"] == longer
         assert saver.verify().ok
@@ -65,10 +62,10 @@ def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(serve
         for state in states:
             put(saver, state)
         assert 0 < max(sent) < STATEMENT
-        assert states_of(saver) == states[::-1]
+        assert list_states(saver, "t") == states[::-1]
         assert saver.verify().ok
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        assert states_of(saver) == states[::-1]
+        assert list_states(saver, "t") == states[::-1]
 
 
 def test_a_rewrite_reads_what_its_transaction_has_inserted(open_saver, monkeypatch):
@@ -85,8 +82,8 @@ def test_a_rewrite_reads_what_its_transaction_has_inserted(open_saver, monkeypat
         saver.compact("copy")
         assert saver.prune("copy", keep_last=5) == 2
     with open_saver() as saver:
-        assert states_of(saver) == states[::-1]
-        assert states_of(saver, "copy") == states[:1:-1]
+        assert list_states(saver, "t") == states[::-1]
+        assert list_states(saver, "copy") == states[:1:-1]
         assert saver.verify().ok
 
 
@@ -111,5 +108,5 @@ def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
         assert saver.compact("t") > 0
         assert saver.prune("copy", keep_last=200) == 100
     with open_saver() as saver:
-        assert states_of(saver) == states[::-1]
-        assert states_of(saver, "copy") == states[:99:-1]
+        assert list_states(saver, "t") == states[::-1]
+        assert list_states(saver, "copy") == states[:99:-1]

@@ -9,6 +9,7 @@ from graphkit import Channels, RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import PostgresSaver
 from tests.support.checkpoints import list_ids
+from tests.support.client import start_client
 from tests.support.graphs import make_chain
 
 T = RunnableConfig("t")
@@ -90,11 +91,11 @@ def test_a_run_on_a_server_that_is_gone_ends_with_an_error_and_resumes_without_d
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("how", ["kill", "immediate"])
 def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_processes(
-    own_server, own_saver, start_client, how
+    own_server, own_saver, launcher, how
 ):
     opener = partial(PostgresSaver, own_server.connection_string, lock_timeout=60.0)
     own_saver.threads()
-    clients = [start_client(opener, f"client {number}", 30) for number in range(8)]
+    clients = [start_client(launcher, opener, f"client {number}", 30) for number in range(8)]
     acknowledged = [client.stdout.readline() for client in clients]
     assert acknowledged == ["ready\n"] * 8
     lines = [[] for _ in clients]

@@ -1,9 +1,8 @@
 """PostgreSQL behind PgBouncer, which lends the sessions of the server to its clients."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from functools import partial
 from threading import Event
 
 import psycopg
@@ -15,9 +14,9 @@ from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import made
 from savers import PostgresSaver
 from tests.support import postgres_server
+from tests.support.client import start_client
 from tests.support.databases import limit_wait_for_delivery
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
 """Seconds that nothing takes: neither a lease nor an interval may end in a test."""
 CONFIG = RunnableConfig("t")
@@ -99,8 +98,7 @@ def test_a_pool_of_sessions_and_a_single_one_may_be_passed_in(session_pooler):
 
 
 def test_a_killed_client_of_it_frees_its_run_lock_at_once(session_pooler, launcher):
-    arguments = ("postgres", session_pooler, {"lease": LONG}, "t", LONG)
-    holder = launcher.start("-m", "tests.sql.holder", json.dumps(arguments), cwd=ROOT)
+    holder = start_client(launcher, partial(PostgresSaver, session_pooler, lease=LONG), "holder")
     assert holder.stdout.readline() == "held\n"
     holder.kill()
     with PostgresSaver(session_pooler) as saver, saver.run_lock(CONFIG, LONG / 2):

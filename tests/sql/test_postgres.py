@@ -1,4 +1,4 @@
-"""What holds on PostgreSQL: connections, guests, rights, a server that is killed."""
+"""What holds on PostgreSQL: connections, settings, guests, rights, a server that is killed."""
 
 import multiprocessing
 import os
@@ -34,34 +34,17 @@ def history(database):
     return add_history(database)
 
 
-def execute(server, statement):
-    with psycopg.connect(server.connection_string, autocommit=True) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
-
-
-def end_connections(server):
-    """End all connections to the server but this one, as a restart would; wait for their end."""
-    execute(
-        server,
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
-    )
-
-
 # Arguments
 
 
-@pytest.mark.parametrize("arguments", [{}, {"connection_string": "", "pool": 1}, {"pool": 1}, {"connection_string": 1}])
-def test_either_a_connection_string_or_a_pool_is_needed(arguments):
+WRONG = [{}, {"connection_string": "", "pool": 1}, {"pool": 1}, {"connection_string": 1}]
+WRONG += [{"connection_string": "", "schema": schema} for schema in ("", "a\0b", "x" * 64, "pg_mine", None)]
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_either_a_connection_string_or_a_pool_is_needed_and_a_name_that_a_schema_can_have(arguments):
     with pytest.raises(CheckpointerConfigurationError):
         PostgresDatabase(**arguments)
-
-
-@pytest.mark.parametrize("schema", ["", "a\0b", "x" * 64, "pg_mine", None])
-def test_a_name_that_no_schema_can_have_is_refused(schema):
-    with pytest.raises(CheckpointerConfigurationError):
-        PostgresDatabase("", schema=schema)
 
 
 @pytest.mark.parametrize("schema", ['a"."b', "per%cent ?", "Upper'", "x" * 63, "select"])
@@ -71,7 +54,7 @@ def test_any_other_name_is_a_schema(server, schema):
     assert put(database, history, 0) == 1
     database.close()
     quoted = schema.replace('"', '""')
-    execute(server, f'DROP SCHEMA "{quoted}" CASCADE')
+    server.execute(f'DROP SCHEMA "{quoted}" CASCADE')
 
 
 @pytest.mark.parametrize(
@@ -143,28 +126,68 @@ def test_eight_processes_that_start_at_once_make_one_schema(server, schema):
 
 
 def test_a_role_that_may_not_create_and_finds_nothing_gets_a_clear_error(server, schema):
-    execute(server, "DROP ROLE IF EXISTS guest2")
-    execute(server, "CREATE ROLE guest2 LOGIN")
+    server.execute("DROP ROLE IF EXISTS guest2")
+    server.execute("CREATE ROLE guest2 LOGIN")
     limited = PostgresDatabase(server.connection_string.replace("user=test", "user=guest2"), schema=schema)
     with pytest.raises(CheckpointStorageError, match="use graphkit once as a role that may create them"):
         limited.read("SELECT 1")
 
 
 def test_tables_of_another_program_are_not_touched(server, schema):
-    execute(server, f'CREATE SCHEMA "{schema}"')
-    execute(server, f'CREATE TABLE "{schema}".records (theirs INT)')
+    server.execute(f'CREATE SCHEMA "{schema}"')
+    server.execute(f'CREATE TABLE "{schema}".records (theirs INT)')
     with pytest.raises(CheckpointFormatError, match="another place"):
         PostgresDatabase(server.connection_string, schema=schema).read("SELECT 1")
-    assert execute(server, f"SELECT relname FROM pg_class WHERE relnamespace = '\"{schema}\"'::regnamespace") == [
+    assert server.execute(f"SELECT relname FROM pg_class WHERE relnamespace = '\"{schema}\"'::regnamespace") == [
         ("records",)
     ]
 
 
 def test_a_database_with_another_encoding_is_refused(server):
-    execute(server, "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    server.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(CheckpointStorageError, match="UTF8"):
         PostgresDatabase(f"{server.connection_string} dbname=latin").read("SELECT 1")
-    execute(server, "DROP DATABASE latin")
+    server.execute("DROP DATABASE latin")
+
+
+# Settings of a role, or in the connection string
+
+
+def with_setting(server, name, value):
+    return f"{server.connection_string} options='-c {name}={value}'"
+
+
+def test_the_connection_of_the_run_locks_may_be_idle(server, schema):
+    database = PostgresDatabase(with_setting(server, "idle_session_timeout", "60000"), schema=schema)
+    session = database._server.connect()
+    try:
+        rows, _ = session.run(
+            "SELECT count(*) FROM pg_settings WHERE name = 'idle_session_timeout' AND setting <> '0' AND ?", (True,)
+        )
+    finally:
+        session.close()
+    assert rows == [(0,)]
+
+
+def test_the_error_of_a_slow_statement_names_the_setting_to_raise(server, schema, open_postgres_saver):
+    saver = open_postgres_saver()
+    saver.put("t", made({"n": 1}))
+    limited = with_setting(server, "statement_timeout", "100")
+    with PostgresSaver(limited, schema=schema) as hasty, saver._database.transaction() as transaction:
+        transaction.execute(f"SELECT 1 FROM {saver._database.names.histories} FOR UPDATE")
+        with pytest.raises(CheckpointStorageError, match="statement timeout; raise statement_timeout of the role"):
+            hasty.delete("t")
+    assert saver.get("t").state["n"] == 1
+
+
+def test_a_refused_connection_of_the_run_locks_is_not_called_lost(database, history, monkeypatch):
+    def refuse():
+        raise CheckpointStorageError(database.path, "connect to", "too many connections for this role")
+
+    monkeypatch.setattr(database._server, "connect", refuse)
+    with pytest.raises(CheckpointStorageError, match=r"cannot connect to .*: too many connections for this role$"):
+        database.run_locks.hold("t", 0).__enter__()
+    assert put(database, history, 0) == 1
 
 
 # Guests
@@ -220,7 +243,7 @@ def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):
     database = PostgresDatabase(pool=pool, schema=schema)
     history = add_history(database)
     for position in range(3):
-        end_connections(server)
+        server.end_connections()
         assert put(database, history, position) == 1
     assert positions(database, history) == [0, 1, 2]
 
@@ -267,11 +290,11 @@ def test_a_prepared_statement_survives_a_rollback(database, history):
 
 def test_a_lost_connection_is_replaced_before_a_statement(server, database, history):
     for position in range(3):
-        end_connections(server)
+        server.end_connections()
         assert put(database, history, position) == 1
-        end_connections(server)
+        server.end_connections()
         assert positions(database, history) == list(range(position + 1))
-        end_connections(server)
+        server.end_connections()
         with database.transaction() as transaction:
             transaction.execute(f"UPDATE {database.names.histories} SET status = ?", (str(position),))
 
@@ -290,7 +313,7 @@ def test_a_watch_that_ends_after_its_store_was_closed_leaves_no_connection(serve
     database.close()
     listener.close()
     assert database._connections is None
-    assert execute(server, f'SELECT count(*) FROM "{schema}".watchers') == [(0,)]
+    assert server.execute(f'SELECT count(*) FROM "{schema}".watchers') == [(0,)]
 
 
 def test_a_transaction_of_a_paused_process_is_ended_by_the_server(
@@ -304,7 +327,7 @@ def test_a_transaction_of_a_paused_process_is_ended_by_the_server(
     def pause():
         with paused.transaction() as transaction:
             transaction.execute(f"DELETE FROM {database.names.histories}")
-            while execute(server, "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
+            while server.execute("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
                 pass
             transaction.execute("SELECT 1")
 
@@ -315,8 +338,7 @@ def test_a_transaction_of_a_paused_process_is_ended_by_the_server(
 
 
 def is_sleeping(server):
-    return execute(
-        server,
+    return server.execute(
         "SELECT 1 FROM pg_stat_activity "
         "WHERE query LIKE '%pg_sleep(CASE%' AND state = 'active' AND pid <> pg_backend_pid()",
     )
@@ -335,7 +357,7 @@ def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(ser
         slow = executor.submit(database.write, statement, (history, 100, 600))
         while not is_sleeping(server):
             assert not slow.done()
-        end_connections(server)
+        server.end_connections()
         with pytest.raises(OutcomeUnknownError):
             slow.result()
     assert positions(database, history) == expected
@@ -362,7 +384,7 @@ def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_sa
             with transaction() as opened:
                 yield opened
                 waiting.append(executor.submit(getattr(other, change), "t"))
-                while not execute(server, IS_WAITING):
+                while not server.execute(IS_WAITING):
                     assert not waiting[0].done()
 
         monkeypatch.setattr(saver._database, "transaction", wait_at_the_end)
@@ -391,7 +413,7 @@ def test_a_rewrite_waits_until_the_history_is_copied(server, open_postgres_saver
         def rewrite_and_begin(thread_id, *more):
             if thread_id == "u":
                 waiting.append(executor.submit(open_postgres_saver().prune, "t", keep_last=2))
-                while not waiting[0].done() and not execute(server, IS_WAITING):
+                while not waiting[0].done() and not server.execute(IS_WAITING):
                     pass
             return new_log(thread_id, *more)
 

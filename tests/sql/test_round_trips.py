@@ -2,8 +2,11 @@
 
 from functools import partial
 
+import pytest
+
 from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.saver_kit import FrozenList
+from graphkit.testing import made
 from savers import PostgresSaver
 from tests.support.databases import MOST_NUMBERS
 from tests.support.statements import StatementCounter
@@ -135,3 +138,19 @@ def test_reading_takes_few_statements_however_long_the_history_is(open_saver, mo
     limits = {read_latest: 3 + more, read_past: 4 + more, read_absent: 2, read_history: 6 + more, read_recent: 1}
     found = {read: count(read) for read in limits}
     assert all(found[read] <= limits[read] for read in limits), found
+
+
+@pytest.mark.requirement("H33", "P85")
+def test_a_cold_read_of_the_latest_state_does_not_grow_with_the_history(open_saver, monkeypatch):
+    writer = open_saver()
+    document = "document " * 1000
+    for number in range(2000):
+        writer.put(CONFIG, made({"document": document, "n": number}))
+        if number in {300, 1999}:
+            reader = open_saver()
+            reader.threads()  # opens the database
+            counter = StatementCounter(reader, monkeypatch)
+            assert counter.count(lambda reader=reader: reader.get(CONFIG).state["document"]) <= 4
+            # The state, and between its parts what is cheaper read than left out.
+            assert counter.read_size < 6 * len(document)
+    assert writer.size("t") > 15 * len(document)

@@ -1,7 +1,6 @@
 """Watches of the savers on databases: changes in time, complete, and only what is new."""
 
 import logging
-import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +14,7 @@ from savers import PostgresSaver
 from tests.sql.rows import add_history
 from tests.support import postgres_server
 from tests.support.checkpoints import make_interrupt
+from tests.support.client import start_client
 from tests.support.databases import PostgresSession, limit_wait_for_puts, open_commits
 
 LONG = 60.0
@@ -93,23 +93,11 @@ def test_a_damaged_history_is_reported_to_the_log_and_no_other_is_lost(saver, op
         assert ids == [found for found in seen if found in ids]
 
 
-HOLD = """
-import pickle, sys
-from graphkit import RunnableConfig
-saver = pickle.loads(bytes.fromhex(sys.argv[1]))()
-lock = saver.run_lock(RunnableConfig("t"))
-lock.__enter__()
-print("held", flush=True)
-sys.stdin.read()
-lock.__exit__(None, None, None)
-"""
-
-
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_watch_distinguishes_the_death_of_a_run_from_its_end(saver, launcher, dies):
     put(saver)
     with saver.watch("t", interval=0.01) as watch:
-        holder = launcher.start("-c", HOLD, pickle.dumps(saver.opener()).hex())
+        holder = start_client(launcher, saver.opener(), "holder")
         assert holder.stdout.readline() == "held\n"
         put(saver, number=1)
         assert take(watch).checkpoint.status == "running"
@@ -208,10 +196,9 @@ def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema
 def test_a_role_that_only_reads_watches_at_intervals(own_server):
     with PostgresSaver(own_server.connection_string) as saver:
         put(saver)
-        with psycopg.connect(own_server.connection_string, autocommit=True) as admin:
-            admin.execute("CREATE ROLE onlooker LOGIN")
-            admin.execute("GRANT USAGE ON SCHEMA graphkit TO onlooker")
-            admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA graphkit TO onlooker")
+        own_server.execute("CREATE ROLE onlooker LOGIN")
+        own_server.execute("GRANT USAGE ON SCHEMA graphkit TO onlooker")
+        own_server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA graphkit TO onlooker")
         reading = PostgresSaver(own_server.connection_string.replace("user=test", "user=onlooker"))
         with reading, reading.watch("t", interval=0.01) as watch:
             assert put(saver, number=1) == take_id(watch)

@@ -7,16 +7,15 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from tests.sql.rows import add_history, fenced_put
+from tests.support.client import ROOT
 from tests.support.databases import PostgresDatabase
 from tests.support.forked import run_in_child
 
-ROOT = Path(__file__).resolve().parents[2]
 SOON = 60
 """Seconds within which anything happens that must happen."""
 
@@ -176,13 +175,6 @@ def test_a_paused_holder_that_no_run_has_taken_over_goes_on(launcher, open_postg
             pass
 
 
-def end_connections(database):
-    database.read(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-    )
-
-
 def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(open_postgres):
     holding, waiting, third = (open_postgres(lease=3600) for _ in range(3))
     has_tried = (
@@ -211,14 +203,14 @@ def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(open_po
         assert running.result()
 
 
-def test_a_holder_whose_connection_is_lost_locks_its_token_again(open_postgres):
+def test_a_holder_whose_connection_is_lost_locks_its_token_again(open_postgres, server):
     database = open_postgres(lease=3600)
     other = open_postgres(lease=3600)
     history = add_history(database)
     with database.run_locks.hold("t", 0):
         token = database.run_locks.token_of("t")
         for position in range(3):
-            end_connections(other)
+            server.end_connections()
             wait_until(lambda: other.run_locks.is_held("t"))
             with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
                 pass

@@ -1,8 +1,7 @@
-"""The SQL savers among many clients, and when the database changes under them."""
+"""Savers among many clients, and SQL savers when the database changes under them."""
 
 import multiprocessing
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import _GeneratorContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,31 +16,50 @@ from graphkit.errors import CheckpointConflictError, CheckpointCorruptionError, 
 from graphkit.testing import made
 from savers import PostgresSaver
 from tests.sql.savers import fill, put, run_sql
-from tests.support.checkpoints import list_ids
+from tests.support.checkpoints import list_ids, list_states
+from tests.support.client import start_client
 from tests.support.databases import OutcomeUnknownError, limit_read
+from tests.support.interruptions import interrupting_entry
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
 
 
-def test_eight_processes_on_one_thread(saver, open_saver, start_client):
-    clients = [start_client(open_saver.opener, f"client {number}", 25) for number in range(8)]
-    acknowledged = []
-    for client in clients:
-        with client:
-            lines = client.stdout.read().splitlines()
-        assert client.returncode == 0
-        assert lines.pop(0) == "ready"
-        acknowledged += lines
-    assert len(acknowledged) == 200
-    checkpoints = saver.list(T)
-    assert sorted(checkpoint.id for checkpoint in checkpoints) == sorted(acknowledged)
-    for checkpoint in checkpoints:
+def state_of(name, number):
+    return {"name": name, "items": list(range(number))}
+
+
+@pytest.mark.requirement("H47", "L9")
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("open_saver", ["synced_files", "sqlite", "files", "postgres"], indirect=True)
+def test_eight_processes_on_one_thread_and_eight_on_their_own_beside_a_reader(open_saver, launcher):
+    """Each reading shows the history as it was at a moment, and never goes back."""
+    reader = open_saver()
+    together = [f"client {number}" for number in range(8)]
+    alone = [f"own {number}" for number in range(8)]
+    clients = [start_client(launcher, open_saver.opener, name, 25, "shared") for name in together]
+    clients += [start_client(launcher, open_saver.opener, name, 25, name) for name in alone]
+    seen = []
+    while any(client.poll() is None for client in clients):
+        found = reader.list("shared")[::-1]
+        assert found[: len(seen)] == seen, "what was there stays, in its order"
+        seen = found
+        for name in together:
+            mine = [checkpoint.state for checkpoint in found if checkpoint.state["name"] == name]
+            assert mine == [state_of(name, number) for number in range(len(mine))]
+    for client, name in zip(clients, [*together, *alone], strict=True):
+        ready, *acknowledged = client.communicate()[0].splitlines()
+        assert (client.returncode, ready) == (0, "ready")
+        assert acknowledged == [f"{name} {number}" for number in range(25)]
+    assert sorted(reader.threads()) == [*alone, "shared"]
+    assert sorted(list_ids(reader, "shared")) == sorted(f"{name} {number}" for name in together for number in range(25))
+    for checkpoint in reader.list("shared"):
         name, _, digits = checkpoint.id.rpartition(" ")
         number = int(digits)
-        assert checkpoint.state == {"name": name, "items": list(range(number))}
         assert checkpoint.parent_id == (f"{name} {number - 1}" if number else None)
-    assert saver.verify().ok
+    for name in alone:
+        assert list_states(reader, name)[::-1] == [state_of(name, number) for number in range(25)]
+    assert reader.verify().ok
 
 
 def test_a_pool_of_one_connection_is_enough(postgres_opener):
@@ -332,24 +350,15 @@ CHANGES_OF_A_THREAD = {
 
 @pytest.mark.parametrize("name", CHANGES_OF_A_THREAD)
 def test_a_signal_when_a_transaction_is_left_does_not_leave_it_open(saver, open_saver, name):
-    """Python runs the handler of a signal also when `__exit__` is entered, before its first line."""
     fill(saver, 3)
-    before = sys.gettrace()
 
-    def interrupt(frame, event, argument):
+    def is_exit(frame):
         is_exit = frame.f_code is _GeneratorContextManager.__exit__.__code__
-        if is_exit and frame.f_locals["self"].gen.__name__ == "transaction":
-            sys.settrace(before)
-            raise KeyboardInterrupt
+        return is_exit and frame.f_locals["self"].gen.__name__ == "transaction"
 
-    interrupts = []
-    sys.settrace(interrupt)
-    try:
+    with interrupting_entry(is_exit) as raised:
         CHANGES_OF_A_THREAD[name](saver)
-    except KeyboardInterrupt as error:
-        interrupts.append(error)  # it has the frames in which it was raised
-    finally:
-        sys.settrace(before)
     for writer in (open_saver(lock_timeout=1), saver):
         put(writer, {"n": 2})
     assert [each.state for each in saver.list(T)[:2]] == [{"n": 2}, {"n": 2}]
+    del raised  # it has kept the frames of the transaction until here

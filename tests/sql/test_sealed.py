@@ -9,6 +9,7 @@ import pytest
 from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
 from savers import Compression, FileSystemSaver, SqliteSaver
 from tests.sql.savers import run_sql
+from tests.support.contents import read_all
 from tests.support.disks import quiet
 from tests.support.logs import pack_frame, parse_frame
 from tests.support.sealed import (
@@ -24,7 +25,6 @@ from tests.support.sealed import (
     fill_rotatable,
     made,
     view,
-    view_all,
     write,
 )
 
@@ -312,7 +312,7 @@ def rotatable(open_saver):
 @every_store
 @pytest.mark.requirement("P70")
 def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
-    before = view_all(rotatable(cipher=BOTH))
+    before = read_all(rotatable(cipher=BOTH))
     saver = rotatable(cipher=BOTH)
     steps = []
     report = saver.rotate(progress=lambda done, total, *_: steps.append((done, total)))
@@ -325,7 +325,8 @@ def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
     again = saver.rotate()
     assert again.rewritten == ()
     assert logs_of(saver) == logs
-    assert view_all(rotatable(cipher=NEW)) == before
+    assert read_all(rotatable(cipher=NEW)) == before
+    assert saver.verify().ok
     if logs:
         assert_no_plaintext(saver)
     else:
@@ -363,7 +364,7 @@ def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable
         rotatable(cipher=NEW).rotate()
     assert view(rotatable(cipher=NEW), RunnableConfig("unsealed"))
     assert len(rotatable(cipher=BOTH).rotate().rewritten) == 4
-    assert view_all(rotatable(cipher=NEW))
+    assert read_all(rotatable(cipher=NEW))
 
 
 def test_a_rotation_during_a_run_and_with_other_savers_open(rotatable):

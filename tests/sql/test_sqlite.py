@@ -3,10 +3,9 @@
 import errno
 import os
 import sqlite3
-import sys
 import tempfile
 import threading
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -17,7 +16,6 @@ from graphkit import RunnableConfig
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointerError,
     CheckpointFormatError,
     CheckpointStorageError,
 )
@@ -28,9 +26,8 @@ from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
-from tests.support.forked import run_in_child
-
-NOBODY = 65534
+from tests.support.disks import as_an_ordinary_user
+from tests.support.interruptions import interrupting_entry
 
 
 @pytest.fixture
@@ -151,20 +148,12 @@ def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(databa
 
 
 def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(database, history):
-    """Python runs the handler of a signal also when a function is entered, before its first line."""
-    before = sys.gettrace()
 
-    def interrupt(frame, event, argument):
-        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == sqlite_database.__file__:
-            sys.settrace(before)
-            raise KeyboardInterrupt
+    def is_exit(frame):
+        return frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == sqlite_database.__file__
 
-    sys.settrace(interrupt)
-    try:
-        with suppress(KeyboardInterrupt):
-            put(database, history, 0)
-    finally:
-        sys.settrace(before)
+    with interrupting_entry(is_exit):
+        put(database, history, 0)
     put(database, history, 1)
     assert positions(database, history) == [0, 1]
 
@@ -215,38 +204,14 @@ def open_directory():
         yield Path(directory)
 
 
-def use_without_rights(file, results):
-    """What reading and writing does as a user to whom the system does not permit everything; noted in another file."""
-
-    def use():
-        noted = results.open("w")
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-        database = SqliteDatabase(file, fsync="never")
-        for operate in (
-            lambda: database.read("SELECT 1"),
-            lambda: database.write(f"UPDATE {database.names.histories} SET version = 1"),
-        ):
-            try:
-                print(operate(), file=noted)
-            except CheckpointerError as error:
-                print(type(error).__name__, error, file=noted)
-        noted.close()
-
-    assert run_in_child(use)
-    return results.read_text().splitlines()
-
-
 def test_a_directory_without_rights_is_an_error(open_directory):
     closed = open_directory / "closed"
     closed.mkdir()
     closed.chmod(0o500)
-    results = use_without_rights(closed / "x.db", open_directory / "results")
-    closed.chmod(0o700)
-    assert [line.partition(" ")[0] for line in results] == ["CheckpointStorageError"] * 2
-    assert "may not create files" in results[0]
+    with as_an_ordinary_user(), closing(SqliteDatabase(closed / "x.db", fsync="never")) as database:
+        for operate in (database.read, database.write):
+            with pytest.raises(CheckpointStorageError, match="may not create files in"):
+                operate("SELECT 1")
     assert list(closed.iterdir()) == []
 
 
@@ -255,10 +220,10 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
     with closing(SqliteDatabase(file, fsync="never")) as database:
         add_history(database)
     file.chmod(0o444)
-    results = use_without_rights(file, open_directory / "results")
-    assert results[0] == "[(1,)]"
-    assert results[1].startswith("CheckpointStorageError cannot write")
-    assert "let this user write" in results[1]
+    with as_an_ordinary_user(), closing(SqliteDatabase(file, fsync="never")) as reader:
+        assert reader.read("SELECT 1") == [(1,)]
+        with pytest.raises(CheckpointStorageError, match=r"cannot write .*let this user write"):
+            reader.write(f"UPDATE {reader.names.histories} SET version = 1")
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
 
 

@@ -1,16 +1,20 @@
 """What verify finds in the tables, and what reading a damaged history says."""
 
 import os
+import sqlite3
+from contextlib import closing
 from enum import Enum
 from functools import partial
 
+import psycopg
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+from graphkit.testing import made
 from savers._sql import verify
 from tests.sql.savers import fill, names_of, put, run_sql
-from tests.support.logs import flip
+from tests.support.logs import flip, pack_frame
 
 T = RunnableConfig("t")
 
@@ -176,19 +180,13 @@ def test_records_without_a_history_are_found(saver):
 
 
 def without_foreign_keys(saver, sql):
-    names = names_of(saver)._asdict()
+    sql = sql.format(**names_of(saver)._asdict())
     if hasattr(saver, "db_file"):
-        import sqlite3
-
-        with sqlite3.connect(saver.db_file) as connection:
-            connection.execute(sql.format(**names))
-        connection.close()
+        with closing(sqlite3.connect(saver.db_file)) as connection, connection:
+            connection.execute(sql)
     else:
-        import psycopg
-
         with psycopg.connect(saver._connection_string) as connection:
-            connection.execute("SET session_replication_role = replica")
-            connection.execute(sql.format(**names))
+            connection.execute(f"SET session_replication_role = replica; {sql}")
 
 
 USES = {
@@ -301,3 +299,35 @@ def test_an_incomplete_thread_has_its_status_in_its_row(saver, metadata, writes)
     saver.put(T, Checkpoint(id=checkpoint.id, node_id="a", next_node_id="b", state={}))
     saver.put_writes(T, {"graphkit:incomplete": None} if writes else {})
     assert saver.verify().ok
+
+
+# A history is opened from the rows of its end
+
+
+@pytest.fixture
+def opened_rows(saver):
+    """The positions and bytes of the rows of a history of one keyframe and nine changes."""
+    for number in range(10):
+        saver.put("t", made({"n": number}))
+    return [(position, frame) for _, position, frame in rows_of(saver)]
+
+
+@pytest.mark.sweep(3, of="number")
+@pytest.mark.parametrize("number", range(1, 11))
+def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, opened_rows, number):
+    position, frame = opened_rows[number]
+    run_sql(saver, "UPDATE {records} SET frame = ? WHERE position = ?", (flip(frame, -9), position))
+    with pytest.raises(CheckpointCorruptionError) as caught:
+        open_saver().get("t")
+    assert caught.value.offset == position
+
+
+def test_a_record_of_a_newer_format_is_refused(saver, open_saver, opened_rows):
+    """Also if it stands before the last checkpoint."""
+    position, _ = opened_rows[5]
+    frames = saver._store.shared_log("t", "").frames
+    frame = pack_frame(position, frames.fid, 6, 100, b"")
+    run_sql(saver, "DELETE FROM {records} WHERE position > ?", (position,))
+    run_sql(saver, "UPDATE {records} SET frame = ?, checkpoint = NULL WHERE position = ?", (frame, position))
+    with pytest.raises(CheckpointFormatError, match="newer graphkit"):
+        open_saver().get("t")

@@ -12,7 +12,7 @@ from graphkit.operations import submit
 from graphkit.worker import Worker
 from tests.sql import flow
 from tests.support.graphs import LOG, make_chain
-from tests.support.workers import PATIENCE, serving, wait_for
+from tests.support.workers import PATIENCE, log_of, serving, wait_for
 
 
 def begin(saver, folder, threads):
@@ -22,19 +22,9 @@ def begin(saver, folder, threads):
         next(app.stream({}, RunnableConfig(thread_id)))
 
 
-def wait_until(saver, threads, status):
-    """Wait until the latest checkpoints of all these threads have a status."""
-    missing = set(threads)
-    with saver.watch(latest=True, interval=0.05) as watch:
-        while missing:
-            change = watch.get(PATIENCE)
-            assert change is not None, f"{len(missing)} threads are not {status}"
-            if change.checkpoint is not None and saver.history(RunnableConfig(change.thread_id))[0].status == status:
-                missing.discard(change.thread_id)
-
-
-def read_log(saver, thread_id):
-    return saver.get(RunnableConfig(thread_id)).state["log"]
+def wait_for_each(saver, status, threads):
+    for thread_id in threads:
+        wait_for(saver, status, thread_id)
 
 
 def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step_once(
@@ -50,9 +40,9 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
 
     for thread in threads[half:]:
         submit(saver, {}, thread)
-    wait_until(saver, threads, "interrupted")
+    wait_for_each(saver, "interrupted", threads)
     answering = [start_flow("answer", threads[first::2]) for first in range(2)]
-    wait_until(saver, threads, "finished")
+    wait_for_each(saver, "finished", threads)
     for process in answering:
         assert process.wait(PATIENCE) == 0
 
@@ -60,7 +50,7 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
     each_step = itertools.product(threads, ("draft", "publish"))
     assert Counter(tuple(line.split()[:2]) for line in lines) == dict.fromkeys(each_step, 1)
     for thread in threads:
-        assert read_log(saver, thread) == ["draft", "yes", "publish"]
+        assert log_of(saver, thread) == ["draft", "yes", "publish"]
 
 
 @pytest.mark.parametrize(
@@ -71,12 +61,12 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     first = start_flow("serve", str(tmp_path), "t", lease=lease)
     assert first.stdout.readline() == "serving\n"
     begin(saver, tmp_path, ["t"])
-    wait_until(saver, ["t"], "interrupted")
+    wait_for_each(saver, "interrupted", ["t"])
     start_flow("answer", ["t"]).wait(PATIENCE)
     assert first.stdout.readline() == "waiting\n"
     first.send_signal(number)
     second = start_flow("serve", str(tmp_path), None, lease=lease)
-    wait_until(saver, ["t"], "finished")
+    wait_for_each(saver, "finished", ["t"])
     history = [info.id for info in saver.history(RunnableConfig("t"))]
     if number == signal.SIGSTOP:
         # It goes on, notices that it has lost the run, and serves others.
@@ -86,9 +76,9 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
         second.kill()
         second.wait(PATIENCE)
         begin(saver, tmp_path, ["next"])
-        wait_until(saver, ["next"], "interrupted")
+        wait_for_each(saver, "interrupted", ["next"])
     assert [info.id for info in saver.history(RunnableConfig("t"))] == history
-    assert read_log(saver, "t") == ["draft", "yes", "publish"]
+    assert log_of(saver, "t") == ["draft", "yes", "publish"]
     assert saver.get(RunnableConfig("t")).next_node_id == END
 
 
@@ -106,8 +96,7 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(open_postgres_saver, swee
     with serving(*(Worker(open_postgres_saver(), app, interval=0.02, concurrency=2) for _ in range(2))):
         for thread_id in threads:
             app.invoke({}, thread_id)
-        for thread_id in threads:
-            wait_for(saver, "finished", thread_id)
+        wait_for_each(saver, "finished", threads)
     assert Counter(work) == dict.fromkeys(threads, 1)
 
 

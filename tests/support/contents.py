@@ -14,19 +14,24 @@ def describe(saver, config, checkpoint):
     return outline(checkpoint, dict(saver.get_writes(at)), saver.tags_of(at))
 
 
+def read_history(saver, config, version=None):
+    """The checkpoints of a history, live or released: [(id, text)], the newest first."""
+    if version is not None:
+        return [(one.id, outline(one)) for one in saver.tag(config, version).checkpoints]
+    return [(one.id, describe(saver, config, one)) for one in saver.list(config)]
+
+
 def read_all(saver):
     """All checkpoints that a reader finds: {(thread, namespace, version or None): [(id, text)]}, the newest first."""
     found = {}
     for thread in saver.threads(released=True):
         for namespace in saver.namespaces(thread):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
-            listed = [(one.id, describe(saver, config, one)) for one in saver.list(config)]
-            found[thread, namespace, None] = listed
+            found[thread, namespace, None] = read_history(saver, config)
         if not isinstance(saver, HasVersions):
             continue
         for version in saver.versions_by_thread_id(thread):
             for namespace in saver.version_namespaces(thread, version):
                 config = RunnableConfig(thread, checkpoint_ns=namespace)
-                released = saver.tag(config, version).checkpoints
-                found[thread, namespace, version] = [(one.id, outline(one)) for one in released]
+                found[thread, namespace, version] = read_history(saver, config, version)
     return found

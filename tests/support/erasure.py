@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
+from graphkit.testing import made
 
 MARKER = "marker-7f3a"
 
@@ -13,17 +14,13 @@ def fill(saver, thread=MARKER, text=MARKER):
     for number in range(4):
         state = {"n": number, "short": text, "long": text * 3000, text: text}
         metadata = {"user": text, text: number}
-        checkpoint = Checkpoint(node_id=f"{text} node", next_node_id="b", state=state, metadata=metadata)
-        saver.put(config, checkpoint)
+        saver.put(config, made(state, node_id=f"{text} node", metadata=metadata))
         saver.put_writes(config, {text: text})
         saver.add_tags(config, text)
-    nested = config.replace(checkpoint_ns=text)
-    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"x": text})
-    saver.put(nested, checkpoint)
+    saver.put(config.replace(checkpoint_ns=text), made({"x": text}))
     saver.prune(thread, keep_last=2)
     saver.release(config)
-    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"x": text}, metadata={"user": text})
-    saver.put(config, checkpoint)
+    saver.put(config, made({"x": text}, metadata={"user": text}))
     with saver.run_lock(config):
         pass
 

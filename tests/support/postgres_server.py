@@ -48,13 +48,25 @@ class PostgresServer:
     def _control(self, *arguments):
         run_as_owner(PROGRAMS[-1] / "pg_ctl", "-D", f"{self.directory}/data", "-w", *arguments, cwd=self.directory)
 
-    def create_database(self):
-        """Create a database, and return its connection string."""
+    def execute(self, statement, parameters=None):
+        """Execute a statement on a connection of its own; return the rows."""
         import psycopg  # may be missing
 
-        name = f"db_{uuid.uuid4().hex}"
         with psycopg.connect(self.connection_string, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            cursor = connection.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def end_connections(self):
+        """End all connections but this one, as a restart would; wait for their end."""
+        self.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+
+    def create_database(self):
+        """Create a database, and return its connection string."""
+        name = f"db_{uuid.uuid4().hex}"
+        self.execute(f"CREATE DATABASE {name}")
         return f"{self.connection_string} dbname={name}"
 
     def start(self, options=DEFAULT_OPTIONS):
@@ -74,25 +86,18 @@ class PostgresServer:
 
     def reset(self):
         """Start it if a test has left it stopped or with other options; end all connections and drop the schema."""
-        import psycopg  # may be missing
-
         if self.is_running and self.options != DEFAULT_OPTIONS:
             self.stop()
         if not self.is_running:
             self.start()
-        with psycopg.connect(self.connection_string, autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
+        self.end_connections()
         self.drop_schema("graphkit")
 
     def drop_schema(self, name):
         """Drop a schema with its tables, if it is there."""
         import psycopg
 
-        with psycopg.connect(self.connection_string, autocommit=True) as connection:
-            connection.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(psycopg.sql.Identifier(name)))
+        self.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(psycopg.sql.Identifier(name)))
 
     def stop(self, mode="immediate"):
         self._control("-m", mode, "stop")

@@ -1,8 +1,11 @@
 """What the tests of sealed stores share: keys, histories full of plaintext that can be found, and operations on them."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from graphkit import Checkpoint, RunnableConfig
+from tests.support.contents import read_history
+from tests.support.readings import READINGS
 
 OLD = {"2025": bytes(range(32))}
 NEW = {"current": bytes(range(1, 33))}
@@ -43,13 +46,7 @@ def write(saver, config=CONFIG, count=12, **options):
 
 def view(saver, config=CONFIG, version=None):
     """All of a history."""
-    listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
-    found = []
-    for each in listed:
-        at = config.with_check_point_id(each.id)
-        beside = (saver.get_writes(at), saver.tags_of(at)) if version is None else ()
-        found.append((each.id, each.node_id, each.next_node_id, dict(each.metadata), dict(each.state), *beside))
-    return found
+    return read_history(saver, config, version)
 
 
 def fill(saver):
@@ -81,38 +78,15 @@ def fill_rotatable(open_saver):
         write(both, RunnableConfig("new"), 2)
 
 
-def view_all(saver):
-    """All histories that `fill_rotatable` writes."""
-    found = {}
-    for thread in saver.threads(released=True):
-        for namespace in ("", "inner", "Odd ns!"):
-            config = RunnableConfig(thread, checkpoint_ns=namespace)
-            found[thread, namespace] = view(saver, config)
-            for version in saver.versions_by_thread_id(thread):
-                found[thread, namespace, version] = view(saver, config, version)
-    assert saver.verify().ok
-    return found
-
-
-def watch_once(saver):
-    with saver.watch("t", latest=True) as watch:
-        return next(watch)
-
-
+_READINGS = (
+    "get", "list", "history", "recent", "summary", "writes", "interrupts", "namespaces", "versions", "replay", "watch",
+)  # fmt: skip
 READS = {
-    "get": lambda saver: saver.get(CONFIG),
-    "list": lambda saver: saver.list(CONFIG),
-    "history": lambda saver: saver.history(CONFIG),
-    "recent": lambda saver: saver.recent(CONFIG, limit=1),
-    "summary": lambda saver: saver.summary(CONFIG),
+    **{name: partial(READINGS[name], config=CONFIG) for name in _READINGS},
     "info": lambda saver: saver.info(CONFIG),
-    "get_writes": lambda saver: saver.get_writes(CONFIG),
     "tags_of": lambda saver: saver.tags_of(CONFIG),
     "search": lambda saver: saver.search({"plain_step": "plain1"}),
-    "interrupts": lambda saver: saver.interrupts(),
-    "namespaces": lambda saver: saver.namespaces("t"),
     "tag": lambda saver: saver.tag(CONFIG).checkpoints,
-    "watch": watch_once,
     "copy": lambda saver: saver.copy("t", "x"),
     "put": lambda saver: saver.put(CONFIG, made(70)),
     "put_writes": lambda saver: saver.put_writes(CONFIG, {"a": 1}),

@@ -6,6 +6,8 @@ class StatementCounter:
 
     def __init__(self, saver, monkeypatch):
         self.statements = []
+        self.read_size = 0
+        """The bytes of all values that were read."""
         database = saver._database
         for name in ("read", "write", "write_returning"):
             monkeypatch.setattr(database, name, self._wrap(getattr(database, name)))
@@ -15,7 +17,10 @@ class StatementCounter:
     def _wrap(self, execute):
         def counted(sql, *parameters):
             self.statements.append(sql)
-            return execute(sql, *parameters)
+            found = execute(sql, *parameters)
+            if isinstance(found, list):
+                self.read_size += sum(len(value) for row in found for value in row if isinstance(value, bytes))
+            return found
 
         return counted
 

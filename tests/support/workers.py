@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import monotonic
 
 from graphkit import RunnableConfig
 
@@ -41,6 +42,8 @@ def log_of(saver, thread="t"):
 
 def wait_for(saver, wanted, thread="t"):
     """Wait until a thread has a status."""
+    deadline = monotonic() + 2 * PATIENCE
     with saver.watch(RunnableConfig(thread), interval=0.02) as changes:
         while status(saver, thread) != wanted:
+            assert monotonic() < deadline, f"{thread} is not {wanted}"
             changes.get(0.1)

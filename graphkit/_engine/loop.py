@@ -32,19 +32,7 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
-from graphkit._engine.requests import (
-    Discard,
-    Emit,
-    Finish,
-    Hold,
-    Load,
-    LoadWrites,
-    Record,
-    Release,
-    Request,
-    Save,
-    Steps,
-)
+from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Steps
 from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
@@ -599,7 +587,7 @@ class Run:
 # inside.
 
 _SUBGRAPH_STOPS: Final = (SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
-_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
+_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Record)
 """The requests of a nested run while an answer to it may not be stored yet."""
 
 

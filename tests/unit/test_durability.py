@@ -170,6 +170,17 @@ def test_at_exit_a_stop_and_a_failure_are_stored(saver, go):
     assert stored(saver) == [("b", "c"), ("d", END)]
 
 
+def test_at_exit_an_interrupted_fork_stores_the_branches_that_have_ended(saver):
+    b = FlakyNode("b")
+    c = fail_once(FlakyNode("c"), KeyboardInterrupt)
+    graph = make_graph(LOG, "START>b,c b>d c>d d>END", b=b, c=c).compile(checkpoint_saver=saver, durability="exit")
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke({}, CONFIG.replace(max_concurrency=1))
+
+    assert graph.invoke(None, CONFIG)["log"] == ["b", "c", "d"]
+    assert b.runs == ["b"]
+
+
 @pytest.mark.parametrize("durability", ["async", "exit"])
 def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver, durability):
     saver = ScriptedSaver(list_saver)

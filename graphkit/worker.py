@@ -245,16 +245,17 @@ class Worker:
             on_output: called with the thread's id and each output of its run.
             interval: seconds between two polls of a store that has no events; see
                 `BaseCheckpointSaver.watch`.
-            clock: returns the time, aware, in place of the clocks of the graphs. By default that of the
-                graphs, and of the system.
+            clock: returns the time, aware, in place of the clocks of the graphs. By default the clock that
+                all graphs have, or that of the system.
             policy: what stays in the store. `run` applies it in the background, when it has read the
                 store and then every ten minutes, with pauses for the runs, to all threads of the store: those of
                 other graphs and of LangGraph, too. Of several workers with a policy, one applies its
                 own; another takes over when that one has ended. Errors are logged.
 
         Raises:
-            CheckpointerConfigurationError: the saver is none, or there is no graph; or the policy is none, or
-                the saver cannot do what it needs.
+            CheckpointerConfigurationError: the saver is none, or there is no graph; the graphs have different
+                clocks, and the worker was given none; or the policy is none, or the saver cannot do what it
+                needs.
             TypeError: `clock`, `retry` or `on_output` is none.
             ValueError: `concurrency` is not a whole number, or is below one.
         """
@@ -265,8 +266,12 @@ class Worker:
             raise TypeError(f"retry must be a graphkit.RetryPolicy, not {given!r}")
         self.saver = saver
         self._graphs = _adopt_graphs(graphs, saver, clock)
-        clocks = [graph.compile_config.clock for graph in self._graphs.values()]
-        own_clock = next((each for each in clocks if each is not None), None)
+        own_clock, *others = (graph.compile_config.clock for graph in self._graphs.values())
+        if any(other != own_clock for other in others):
+            raise CheckpointerConfigurationError(
+                "the graphs have different clocks, and only one can say when a run is due: compile them with the "
+                "same clock, or give the worker one, Worker(saver, graphs, clock=...)"
+            )
         self._now: Callable[[], datetime] = own_clock or partial(datetime.now, UTC)
         check_count("concurrency", concurrency)
         if on_output is not None:

@@ -7,7 +7,7 @@ from time import monotonic, sleep as sleep_here
 import pytest
 
 from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep, wait_until
-from graphkit.errors import CheckpointStorageError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
@@ -41,6 +41,20 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     clock.advance(MOMENT)
     assert worker.run(once=True) == 2
     assert log_of(saver) == ["awake", "b"]
+
+
+def test_graphs_with_different_clocks_need_one_of_the_worker(saver, clock):
+    """A run would be due by the clock of the one, and not by that of the other, and begin again and again."""
+    naps = make_chain(nap=nap(HOUR)).compile()
+    graphs = {"ahead": make_chain(b=log_node("b")).compile(clock=clock), "naps": naps}
+    with pytest.raises(CheckpointerConfigurationError, match="different clocks"):
+        Worker(saver, graphs)
+
+    operations.submit(saver, {}, T, graph_id="naps")
+    worker = Worker(saver, graphs, clock=clock)
+    assert worker.run(once=True) == 1
+    clock.advance(HOUR)
+    assert worker.run(once=True) == 2
 
 
 def test_an_idle_worker_wakes_at_the_time(saver):

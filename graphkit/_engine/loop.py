@@ -49,8 +49,7 @@ from graphkit._saver.writes import (
     SUBGRAPH_TIMER,
     subgraph_stops,
     to_waiting_interrupt,
-    unanswered_interrupts,
-    unanswered_timers,
+    unanswered_stops,
 )
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes
@@ -498,7 +497,7 @@ class Run:
             if self.control.granted:
                 yield from history.record(history.grant_requests())
         cancellation = self.control.cancellation
-        own_stops = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
+        own_stops = unanswered_stops(history.writes)
         leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts
         if leaves_pause or (cancellation is not None and history.outer_execution is not None):
             yield from history.record({})  # the position, and what was deferred
@@ -523,10 +522,9 @@ class Run:
         if not history.is_in_branch and self.control.take_left_work():
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
-        waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
         state = self.state.schema.state_factory(self.state.data)
         interrupts = [
-            self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()
+            self._make_interruption(stop_id, stop, state) for stop_id, stop in unanswered_stops(history.writes).items()
         ]
         interrupts += self.nested_interrupts
         interrupts.sort(key=lambda interrupt: interrupt.due is not None)  # what waits for a human comes first
@@ -626,7 +624,7 @@ def _relay_requests(outer: RunHistory, nested: RunHistory, steps: Steps) -> Step
 def _forget_answered(outer: RunHistory, nested: RunHistory, waiting: list[str]) -> Generator[Request, Any, list[str]]:
     """Let the outer history forget what the nested graph no longer waits for; return the keys of the rest."""
     writes = nested.writes
-    open_ids = {*unanswered_interrupts(writes), *unanswered_timers(writes), *subgraph_stops(writes)}
+    open_ids = {*unanswered_stops(writes), *subgraph_stops(writes)}
     still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
     answered = [key for key in waiting if key not in still_open]
     if answered:

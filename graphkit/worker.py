@@ -298,7 +298,7 @@ class Worker:
         """How many times a run was begun or resumed."""
         self._threads: list[threading.Thread] = []
         """The threads of the runs."""
-        self._foreign_graphs: set[object] = set()
+        self._foreign_graphs: set[str] = set()
         self._stopping = threading.Event()
         self._changes: Watch | None = None
         if policy is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -208,9 +208,9 @@ class TaskFutures:
                 context.post_event(event.type, event.data)
         return outcome.result, outcome.error
 
-    def withdraw(self, tickets: Collection[int]) -> None:
+    def withdraw(self, request: Withdraw) -> None:
         """Cancel those of several tasks that have not started; they end with a Stop."""
-        for ticket in tickets:
+        for ticket in request.tickets:
             future = self.by_ticket.get(ticket)
             # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
             # that starts in between is not cancelled, and the mark has no effect.
@@ -266,10 +266,6 @@ class ThreadPool:
         while not (done := self.done.keys() & tickets):
             self.news.get()
         return [self.done[ticket] for ticket in sorted(done)]
-
-    def withdraw(self, request: Withdraw) -> None:
-        """Cancel those of several tasks that have not started."""
-        self.futures.withdraw(request.tickets)
 
 
 @final
@@ -371,14 +367,14 @@ class AsyncPool:
         # Tasks with a future run on a thread or in another process. They cannot be cancelled once they
         # have started, and must not go on after the run has released its lock. The others are async
         # nodes, which stop at their next await.
-        self.futures.withdraw(self.running)
+        self.futures.withdraw(Withdraw(self.running))
         for ticket in self.running.keys() - self.futures.by_ticket.keys():
             self.running[ticket].cancel()
         await wait_until_done([*self.running.values()])  # to be cancelled again changes nothing
 
     async def withdraw(self, request: Withdraw) -> None:
         """Cancel those of several tasks that have not started."""
-        self.futures.withdraw(request.tickets)
+        self.futures.withdraw(request)
 
     async def close_generator(self, request: Close) -> None:
         """Close a generator before its end."""

@@ -412,8 +412,6 @@ class Worker:
             yield
             return
         self._retention = RetentionThread(self._policy, self.saver, self._now)
-        if self._stopping.is_set():  # before `stop` could reach it
-            self._retention.request_stop()
         try:
             yield
         finally:
@@ -426,8 +424,7 @@ class Worker:
         submitted = self._schedules.submit_due()
         with self._lock:
             for thread in submitted:
-                if self._agenda.get(thread) is None:
-                    self._agenda.put(thread, _Candidate(monotonic()))
+                self._agenda.put(thread, _Candidate(monotonic()))
         return bool(submitted)
 
     def _take_due_thread(self) -> tuple[str, _Candidate] | None:

@@ -366,6 +366,24 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
     assert status(saver) == "finished"
 
 
+def test_a_question_that_contains_itself_is_a_failure_of_its_node(saver, go):
+    question = []
+    question.append(question)
+    graph = chain("a", b=lambda state: interrupt(question)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="the interrupt of 'b' cannot be stored"):
+        go(graph, {})
+    assert status(saver) == "failed"
+
+
+def test_an_input_that_the_store_refuses_is_no_failure_of_the_run_before(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    graph = chain("a").compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    with pytest.raises(CheckpointSerializationError):
+        graph.invoke({"log": object()}, CONFIG)
+    assert status(saver) == "finished"
+
+
 # --- resume -----------------------------------------------------------------------------------------------------------
 
 

@@ -763,6 +763,18 @@ def test_a_saver_of_its_own(saver, go):
     assert [*own.versions_by_thread_id("t")] == [1]
 
 
+def test_an_answer_does_not_reach_the_question_that_another_store_s_run_has_asked_in_a_shared_saver():
+    child = chain(p=asking).compile(checkpoint_saver=MemorySaver())
+    first, second = (chain(s=child).compile(checkpoint_saver=MemorySaver()) for _ in range(2))
+    for graph in (first, second):
+        graph.invoke({}, CONFIG)
+    with pytest.raises(
+        errors.GraphRunnerError, match="subgraph 's' was already answered, or the run has moved past it"
+    ):
+        first.invoke(GraphResume("yes"), CONFIG)
+    assert second.invoke(GraphResume("no"), CONFIG)["log"] == ["no"]
+
+
 def test_a_saver_of_its_own_without_one_around_it():
     own = MemorySaver()
     with_own(own, None, p=Node("p", [])).compile().invoke({}, CONFIG)

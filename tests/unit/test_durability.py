@@ -375,9 +375,10 @@ def test_a_question_that_contains_itself_is_a_failure_of_its_node(saver, go):
     assert status(saver) == "failed"
 
 
-def test_an_input_that_the_store_refuses_is_no_failure_of_the_run_before(tmp_path):
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_an_input_that_the_store_refuses_is_no_failure_of_the_run_before(tmp_path, durability):
     saver = FileSystemSaver(tmp_path, fsync="never")
-    graph = chain("a").compile(checkpoint_saver=saver)
+    graph = chain("a").compile(checkpoint_saver=saver, durability=durability)
     graph.invoke({}, CONFIG)
     with pytest.raises(CheckpointSerializationError):
         graph.invoke({"log": object()}, CONFIG)

@@ -40,6 +40,7 @@ from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.compile_config import find_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
+from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
 from graphkit._saver.status import WRITES_TAKEN_FROM
 from graphkit._saver.writes import (
@@ -52,7 +53,7 @@ from graphkit._saver.writes import (
     unanswered_stops,
 )
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._values.state import AgentState, Changes
+from graphkit._values.state import AgentState
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
@@ -328,7 +329,7 @@ class Run:
                         following = yield from evaluate_edge(state, node_id, edge)  # type: ignore[arg-type]
                 reporter.finished_nodes.append(node_id)
             self.next_node_id = following
-            earlier_changes = history.position.changes
+            data_before = history.position.data
             # From here on the step has happened: a failure of the save or of an output leads back to
             # this position, and not to the one before the node.
             history.move_on(node_id, following)
@@ -338,16 +339,16 @@ class Run:
                 stores_every_step
                 or following == END
                 or following is None
-                or self._is_checkpoint_due(step, earlier_changes, started)
+                or self._is_checkpoint_due(step, data_before, started)
             ):
                 yield from history.save("loop")
 
-    def _is_checkpoint_due(self, step_before: int, earlier_changes: Changes | None, started: float) -> bool:
+    def _is_checkpoint_due(self, step_before: int, data_before: FrozenDict, started: float) -> bool:
         """Return whether the options ask for a checkpoint here.
 
         Args:
             step_before: how many nodes were executed before this step.
-            earlier_changes: what had changed before it since the latest checkpoint.
+            data_before: the state before this step.
             started: when it started, in seconds of the run's clock.
         """
         history = self.history
@@ -360,10 +361,10 @@ class Run:
             return step_before // interval != self.reporter.step // interval
         seconds = history.clock.measure() - started
         node_id = history.position.node_id
-        # Both count from the latest checkpoint.
-        earlier_ops = {} if earlier_changes is None else earlier_changes.ops
-        ops = {} if self.state.changes is None else self.state.changes.ops
-        changed = tuple(key for key, op in ops.items() if key not in earlier_ops or op != earlier_ops[key])
+        # By identity: a merge keeps the objects of the values that it does not change.
+        data = self.state.data
+        keys = dict.fromkeys((*data_before, *data))
+        changed = tuple(key for key in keys if data_before.get(key, ABSENT) is not data.get(key, ABSENT))
         step = Step(
             self.next_node_id,
             seconds,

@@ -553,7 +553,10 @@ class Worker:
         return None
 
     def _find_runnable_graph(self, config: RunnableConfig, candidate: _Candidate) -> CompiledGraph | None:
-        """Return the graph of a thread whose run needs no answer and no input, and is due; otherwise None."""
+        """Return the graph of a thread whose run needs no answer and no input, and is due.
+
+        Otherwise return None. A run that is not due yet is looked at again when it is.
+        """
         latest = self._find_latest(config)
         # A placeholder names no graph.
         if latest is None or latest.status == "incomplete":

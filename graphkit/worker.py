@@ -245,16 +245,17 @@ class Worker:
             on_output: called with the thread's id and each output of its run.
             interval: seconds between two polls of a store that has no events; see
                 `BaseCheckpointSaver.watch`.
-            clock: returns the time, aware, in place of the clocks of the graphs. By default that of the
-                graphs, and of the system.
+            clock: returns the time, aware, in place of the clocks of the graphs. By default the clock that
+                all graphs have, or that of the system.
             policy: what stays in the store. `run` applies it in the background, when it has read the
                 store and then every ten minutes, with pauses for the runs, to all threads of the store: those of
                 other graphs and of LangGraph, too. Of several workers with a policy, one applies its
                 own; another takes over when that one has ended. Errors are logged.
 
         Raises:
-            CheckpointerConfigurationError: the saver is none, or there is no graph; or the policy is none, or
-                the saver cannot do what it needs.
+            CheckpointerConfigurationError: the saver is none, or there is no graph; the graphs have different
+                clocks, and the worker was given none; or the policy is none, or the saver cannot do what it
+                needs.
             TypeError: `clock`, `retry` or `on_output` is none.
             ValueError: `concurrency` is not a whole number, or is below one.
         """
@@ -265,8 +266,12 @@ class Worker:
             raise TypeError(f"retry must be a graphkit.RetryPolicy, not {given!r}")
         self.saver = saver
         self._graphs = _adopt_graphs(graphs, saver, clock)
-        clocks = [graph.compile_config.clock for graph in self._graphs.values()]
-        own_clock = next((each for each in clocks if each is not None), None)
+        own_clock, *others = (graph.compile_config.clock for graph in self._graphs.values())
+        if any(other != own_clock for other in others):
+            raise CheckpointerConfigurationError(
+                "the graphs have different clocks, and only one can say when a run is due: compile them with the "
+                "same clock, or give the worker one, Worker(saver, graphs, clock=...)"
+            )
         self._now: Callable[[], datetime] = own_clock or partial(datetime.now, UTC)
         check_count("concurrency", concurrency)
         if on_output is not None:
@@ -293,7 +298,7 @@ class Worker:
         """How many times a run was begun or resumed."""
         self._threads: list[threading.Thread] = []
         """The threads of the runs."""
-        self._foreign_graphs: set[object] = set()
+        self._foreign_graphs: set[str] = set()
         self._stopping = threading.Event()
         self._changes: Watch | None = None
         if policy is not None:
@@ -407,8 +412,6 @@ class Worker:
             yield
             return
         self._retention = RetentionThread(self._policy, self.saver, self._now)
-        if self._stopping.is_set():  # before `stop` could reach it
-            self._retention.request_stop()
         try:
             yield
         finally:
@@ -421,8 +424,7 @@ class Worker:
         submitted = self._schedules.submit_due()
         with self._lock:
             for thread in submitted:
-                if self._agenda.get(thread) is None:
-                    self._agenda.put(thread, _Candidate(monotonic()))
+                self._agenda.put(thread, _Candidate(monotonic()))
         return bool(submitted)
 
     def _take_due_thread(self) -> tuple[str, _Candidate] | None:
@@ -551,7 +553,10 @@ class Worker:
         return None
 
     def _find_runnable_graph(self, config: RunnableConfig, candidate: _Candidate) -> CompiledGraph | None:
-        """Return the graph of a thread whose run needs no answer and no input, and is due; otherwise None."""
+        """Return the graph of a thread whose run needs no answer and no input, and is due.
+
+        Otherwise return None. A run that is not due yet is looked at again when it is.
+        """
         latest = self._find_latest(config)
         # A placeholder names no graph.
         if latest is None or latest.status == "incomplete":

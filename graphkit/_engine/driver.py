@@ -341,7 +341,7 @@ class Driver:
             LoadWrites: writer.load_writes,
             Start: pool.start,
             Wait: pool.wait,
-            Withdraw: pool.withdraw,
+            Withdraw: pool.futures.withdraw,
             Close: close_generator,
             Hold: self.locks.acquire_another,
             Finish: self._finish,

@@ -32,19 +32,7 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
-from graphkit._engine.requests import (
-    Discard,
-    Emit,
-    Finish,
-    Hold,
-    Load,
-    LoadWrites,
-    Record,
-    Release,
-    Request,
-    Save,
-    Steps,
-)
+from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Steps
 from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
@@ -52,6 +40,7 @@ from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.compile_config import find_savers
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
+from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
 from graphkit._saver.status import WRITES_TAKEN_FROM
 from graphkit._saver.writes import (
@@ -61,11 +50,10 @@ from graphkit._saver.writes import (
     SUBGRAPH_TIMER,
     subgraph_stops,
     to_waiting_interrupt,
-    unanswered_interrupts,
-    unanswered_timers,
+    unanswered_stops,
 )
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._values.state import AgentState, Changes
+from graphkit._values.state import AgentState
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
@@ -341,7 +329,7 @@ class Run:
                         following = yield from evaluate_edge(state, node_id, edge)  # type: ignore[arg-type]
                 reporter.finished_nodes.append(node_id)
             self.next_node_id = following
-            earlier_changes = history.position.changes
+            data_before = history.position.data
             # From here on the step has happened: a failure of the save or of an output leads back to
             # this position, and not to the one before the node.
             history.move_on(node_id, following)
@@ -351,16 +339,16 @@ class Run:
                 stores_every_step
                 or following == END
                 or following is None
-                or self._is_checkpoint_due(step, earlier_changes, started)
+                or self._is_checkpoint_due(step, data_before, started)
             ):
                 yield from history.save("loop")
 
-    def _is_checkpoint_due(self, step_before: int, earlier_changes: Changes | None, started: float) -> bool:
+    def _is_checkpoint_due(self, step_before: int, data_before: FrozenDict, started: float) -> bool:
         """Return whether the options ask for a checkpoint here.
 
         Args:
             step_before: how many nodes were executed before this step.
-            earlier_changes: what had changed before it since the latest checkpoint.
+            data_before: the state before this step.
             started: when it started, in seconds of the run's clock.
         """
         history = self.history
@@ -373,10 +361,10 @@ class Run:
             return step_before // interval != self.reporter.step // interval
         seconds = history.clock.measure() - started
         node_id = history.position.node_id
-        # Both count from the latest checkpoint.
-        earlier_ops = {} if earlier_changes is None else earlier_changes.ops
-        ops = {} if self.state.changes is None else self.state.changes.ops
-        changed = tuple(key for key, op in ops.items() if key not in earlier_ops or op != earlier_ops[key])
+        # By identity: a merge keeps the objects of the values that it does not change.
+        data = self.state.data
+        keys = dict.fromkeys((*data_before, *data))
+        changed = tuple(key for key in keys if data_before.get(key, ABSENT) is not data.get(key, ABSENT))
         step = Step(
             self.next_node_id,
             seconds,
@@ -510,7 +498,7 @@ class Run:
             if self.control.granted:
                 yield from history.record(history.grant_requests())
         cancellation = self.control.cancellation
-        own_stops = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
+        own_stops = unanswered_stops(history.writes)
         leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts
         if leaves_pause or (cancellation is not None and history.outer_execution is not None):
             yield from history.record({})  # the position, and what was deferred
@@ -535,10 +523,9 @@ class Run:
         if not history.is_in_branch and self.control.take_left_work():
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
-        waiting = {**unanswered_interrupts(history.writes), **unanswered_timers(history.writes)}
         state = self.state.schema.state_factory(self.state.data)
         interrupts = [
-            self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()
+            self._make_interruption(stop_id, stop, state) for stop_id, stop in unanswered_stops(history.writes).items()
         ]
         interrupts += self.nested_interrupts
         interrupts.sort(key=lambda interrupt: interrupt.due is not None)  # what waits for a human comes first
@@ -599,7 +586,7 @@ class Run:
 # inside.
 
 _SUBGRAPH_STOPS: Final = (SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
-_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
+_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Record)
 """The requests of a nested run while an answer to it may not be stored yet."""
 
 
@@ -638,7 +625,7 @@ def _relay_requests(outer: RunHistory, nested: RunHistory, steps: Steps) -> Step
 def _forget_answered(outer: RunHistory, nested: RunHistory, waiting: list[str]) -> Generator[Request, Any, list[str]]:
     """Let the outer history forget what the nested graph no longer waits for; return the keys of the rest."""
     writes = nested.writes
-    open_ids = {*unanswered_interrupts(writes), *unanswered_timers(writes), *subgraph_stops(writes)}
+    open_ids = {*unanswered_stops(writes), *subgraph_stops(writes)}
     still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
     answered = [key for key in waiting if key not in still_open]
     if answered:

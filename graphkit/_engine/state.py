@@ -294,7 +294,7 @@ class SubgraphUpdates:
     def _append(self, update: FrozenDict, others: list[str]) -> None:
         entry = freeze({"update": update, "others": others})
         self.entries = extend_frozen(self.entries, [entry])
-        self.entries.base = None
+        self.entries.base = None  # it enters a state, see `extend_frozen`
 
     def for_outer_graph(self, data: FrozenDict) -> list[dict[str, Any]]:
         """Return what the outer graph merges, given the nested graph's final state."""

@@ -1,6 +1,6 @@
 """Runs tasks concurrently for the drivers: on threads, in other processes, in the event loop.
 
-Another process gets a `RemoteCall` and returns a `RemoteOutcome`. It finds everything here by name,
+Another process gets a `RemoteCall` and returns a `TaskOutcome`. It finds everything here by name,
 so any `concurrent.futures.Executor` will do: a process pool, Dask's `client.get_executor(pure=False)`,
 or one of the application.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -33,14 +33,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
-from graphkit._to_thread import (
-    HeldCancellation,
-    Outcome,
-    capture_outcome,
-    judge_cancellation,
-    unwrap_outcome,
-    wait_until_done,
-)
+from graphkit._to_thread import HeldCancellation, Outcome, judge_cancellation, unwrap_outcome, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
@@ -119,6 +112,31 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
     raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
 
 
+class RemoteEvent(NamedTuple):
+    """An event of a node in another process."""
+
+    type: str
+    data: dict[str, Any]
+
+
+class TaskOutcome(NamedTuple):
+    """What the future of a task returns: the result or the error of its call."""
+
+    result: Any
+    error: BaseException | None
+    context: NodeContext | None = None
+    """Of a call in another process: as the call has left it, without its journal."""
+    events: Sequence[RemoteEvent] = ()
+
+
+def _run_on_thread(call: Callable[[Any], Any], task: Task) -> TaskOutcome:
+    # An executor may handle a BaseException in its own way, so the error is a value.
+    try:
+        return TaskOutcome(call(task), None)
+    except BaseException as error:  # noqa: BLE001 - raised again in the run
+        return TaskOutcome(None, judge_cancellation(error))
+
+
 @final
 class TaskFutures:
     """The futures of the tasks that run on threads or on the user's executors.
@@ -155,9 +173,8 @@ class TaskFutures:
             executor = self.threads
         if isinstance(executor, ThreadPoolExecutor):
             # A copy for each task: two threads cannot enter the same context.
-            # The outcome is a value, because an executor may handle a BaseException in its own way.
             run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
-            future: Future[Any] = executor.submit(copy_context().run, capture_outcome, partial(run, task))
+            future: Future[Any] = executor.submit(copy_context().run, _run_on_thread, run, task)
         else:
             assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
             self.writer.flush()  # the other process records at the base, which must be stored by then
@@ -176,25 +193,24 @@ class TaskFutures:
         except BaseException as error:  # noqa: BLE001 - of the executor: a broken pool, a dead worker
             return None, judge_cancellation(error)
         context = task.context
-        if outcome.__class__ is tuple and len(outcome) == 2:  # noqa: PLR2004 - of `capture_outcome`
-            return outcome
-        if not isinstance(outcome, RemoteOutcome):
+        if not isinstance(outcome, TaskOutcome):
             executor = type(task.executor).__name__
             reason = f"its executor, a {executor}, returned {outcome!r} in place of what the submitted call returned"
             return None, GraphRunnerError(reason, node_id=context.node_id)
         remote = outcome.context
-        context.attempt = remote.attempt
-        context.interrupt_calls = remote.interrupt_calls
-        context.answers = remote.answers
-        for output in remote.outputs:
-            context.dispatch(output)
-        for event in outcome.events:
-            context.post_event(event.type, event.data)
+        if remote is not None:
+            context.attempt = remote.attempt
+            context.interrupt_calls = remote.interrupt_calls
+            context.answers = remote.answers
+            for output in remote.outputs:
+                context.dispatch(output)
+            for event in outcome.events:
+                context.post_event(event.type, event.data)
         return outcome.result, outcome.error
 
-    def withdraw(self, tickets: Collection[int]) -> None:
+    def withdraw(self, request: Withdraw) -> None:
         """Cancel those of several tasks that have not started; they end with a Stop."""
-        for ticket in tickets:
+        for ticket in request.tickets:
             future = self.by_ticket.get(ticket)
             # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
             # that starts in between is not cancelled, and the mark has no effect.
@@ -250,10 +266,6 @@ class ThreadPool:
         while not (done := self.done.keys() & tickets):
             self.news.get()
         return [self.done[ticket] for ticket in sorted(done)]
-
-    def withdraw(self, request: Withdraw) -> None:
-        """Cancel those of several tasks that have not started."""
-        self.futures.withdraw(request.tickets)
 
 
 @final
@@ -355,14 +367,14 @@ class AsyncPool:
         # Tasks with a future run on a thread or in another process. They cannot be cancelled once they
         # have started, and must not go on after the run has released its lock. The others are async
         # nodes, which stop at their next await.
-        self.futures.withdraw(self.running)
+        self.futures.withdraw(Withdraw(self.running))
         for ticket in self.running.keys() - self.futures.by_ticket.keys():
             self.running[ticket].cancel()
         await wait_until_done([*self.running.values()])  # to be cancelled again changes nothing
 
     async def withdraw(self, request: Withdraw) -> None:
         """Cancel those of several tasks that have not started."""
-        self.futures.withdraw(request.tickets)
+        self.futures.withdraw(request)
 
     async def close_generator(self, request: Close) -> None:
         """Close a generator before its end."""
@@ -451,23 +463,6 @@ class RemoteCall(NamedTuple):
     context: NodeContext
 
 
-class RemoteEvent(NamedTuple):
-    """An event of a node in another process."""
-
-    type: str
-    data: dict[str, Any]
-
-
-class RemoteOutcome(NamedTuple):
-    """The result or error of a remote call."""
-
-    result: Any
-    error: BaseException | None
-    context: NodeContext
-    """As the call has left it, without its journal."""
-    events: list[RemoteEvent]
-
-
 @final
 @dataclass(slots=True, kw_only=True)
 class RemoteJournal:
@@ -542,7 +537,7 @@ class RemoteJournal:
         return False
 
 
-def perform(remote_call: RemoteCall) -> RemoteOutcome:
+def perform(remote_call: RemoteCall) -> TaskOutcome:
     """Make the call in the worker process; never raises."""
     context = remote_call.context
     journal = context.journal
@@ -571,4 +566,4 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
             error.__notes__ = raised.__notes__
     left = copy(context)  # threads that the node has left behind keep the journal
     left.journal = None
-    return RemoteOutcome(result=result, error=error, context=left, events=journal.events)
+    return TaskOutcome(result=result, error=error, context=left, events=journal.events)

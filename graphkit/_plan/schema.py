@@ -114,7 +114,7 @@ class StateSchema:
 
     def select_known(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the part of an update that this schema has keys for: all of it, if it is open."""
-        if not self.closed_as or self.known_keys.issuperset(update):
+        if not self.closed_as:
             return update
         return {key: value for key, value in update.items() if key in self.known_keys}
 

@@ -246,6 +246,11 @@ def stops_in(writes: Mapping[str, Any]) -> dict[str, Any]:
     return {key.partition(":")[2]: stop for key, stop in writes.items() if key.startswith((INTERRUPT, TIMER))}
 
 
+def unanswered_stops(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the interrupts and timers that a run waits for, by id, in the order in which they were recorded."""
+    return {key: stop for key, stop in stops_in(writes).items() if ANSWER + key not in writes}
+
+
 def unanswered_timers(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the timers that no resume has found due, by id, in the order in which they were recorded."""
     return {key: timer for key, timer in _strip_prefix(TIMER, writes).items() if ANSWER + key not in writes}

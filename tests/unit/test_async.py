@@ -17,6 +17,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
+from graphkit.testing.fakes import ScriptedSaver
 from savers import MemorySaver, SaverWrapper
 from tests.support.graphs import (
     CONFIG,
@@ -244,6 +245,36 @@ def test_cancelling_a_put_waits_for_it_and_stores_once():
         assert stored(saver) == [(START, "a"), ("a", "b")]
         with saver.run_lock(CONFIG):
             pass
+
+    asyncio.run(run())
+
+
+def test_cancelling_while_a_branch_is_stored_cancels_one_that_runs_and_begins_no_other():
+    ended = []
+    d = FlakyNode("d")
+
+    async def c(state):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("c")
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        is_cancelled = threading.Event()
+
+        def cancel():
+            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(is_cancelled.set)
+            assert is_cancelled.wait(60)
+
+        saver = ScriptedSaver(MemorySaver()).on("put_writes", cancel)
+        graph = make_graph(LOG, "START>b,c,d b>j c>j d>j j>END", b=log_node("b"), c=c, d=d)
+        compiled = graph.compile(checkpoint_saver=saver)
+        task = asyncio.ensure_future(compiled.ainvoke({}, CONFIG.replace(max_concurrency=2)))
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(task), 30)
+        assert (ended, d.runs) == (["c"], [])
 
     asyncio.run(run())
 

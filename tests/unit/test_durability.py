@@ -170,6 +170,17 @@ def test_at_exit_a_stop_and_a_failure_are_stored(saver, go):
     assert stored(saver) == [("b", "c"), ("d", END)]
 
 
+def test_at_exit_an_interrupted_fork_stores_the_branches_that_have_ended(saver):
+    b = FlakyNode("b")
+    c = fail_once(FlakyNode("c"), KeyboardInterrupt)
+    graph = make_graph(LOG, "START>b,c b>d c>d d>END", b=b, c=c).compile(checkpoint_saver=saver, durability="exit")
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke({}, CONFIG.replace(max_concurrency=1))
+
+    assert graph.invoke(None, CONFIG)["log"] == ["b", "c", "d"]
+    assert b.runs == ["b"]
+
+
 @pytest.mark.parametrize("durability", ["async", "exit"])
 def test_an_update_by_hand_is_stored_at_once_under_each_durability(list_saver, durability):
     saver = ScriptedSaver(list_saver)
@@ -352,6 +363,25 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
     go(graph, None if saver.list(CONFIG) else {})
     if how_it_is_refused == "question":
         go(graph, GraphResume(2))
+    assert status(saver) == "finished"
+
+
+def test_a_question_that_contains_itself_is_a_failure_of_its_node(saver, go):
+    question = []
+    question.append(question)
+    graph = chain("a", b=lambda state: interrupt(question)).compile(checkpoint_saver=saver)
+    with pytest.raises(NodeExecutionError, match="the interrupt of 'b' cannot be stored"):
+        go(graph, {})
+    assert status(saver) == "failed"
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_an_input_that_the_store_refuses_is_no_failure_of_the_run_before(tmp_path, durability):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    graph = chain("a").compile(checkpoint_saver=saver, durability=durability)
+    graph.invoke({}, CONFIG)
+    with pytest.raises(CheckpointSerializationError):
+        graph.invoke({"log": object()}, CONFIG)
     assert status(saver) == "finished"
 
 

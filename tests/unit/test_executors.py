@@ -202,16 +202,20 @@ def test_an_executor_that_takes_nothing_is_a_failure_of_the_node(go):
 class Confused(Executor):
     """Returns something else than the function does that it is given."""
 
+    def __init__(self, result):
+        self.result = result
+
     def submit(self, _function, /, *_args, **_kwargs):
         future = Future()
-        future.set_result(None)
+        future.set_result(self.result)
         return future
 
 
 @pytest.mark.sweep(ALL)
-def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go):
-    app = alone(where, executor=Confused()).compile()
-    with pytest.raises(NodeExecutionError, match="a Confused, returned None in place of"):
+@pytest.mark.parametrize("result", [None, ({"log": "?"}, None)])
+def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go, result):
+    app = alone(where, executor=Confused(result)).compile()
+    with pytest.raises(NodeExecutionError, match=re.escape(f"a Confused, returned {result!r} in place of")):
         go(app, {})
 
 

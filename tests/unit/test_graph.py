@@ -265,6 +265,21 @@ def test_a_command_may_go_where_an_edge_leads_too():
     assert nodes_of(graph.compile().stream({})) == [START, "a", "b", END]
 
 
+@pytest.mark.parametrize(
+    "add_edges",
+    [
+        lambda graph: graph.add_conditional_edges("a", lambda state: "no", {"yes": "b", "no": "c"}),
+        lambda graph: connect(graph, "a>b,c"),
+    ],
+    ids=["conditional", "fork"],
+)
+def test_a_command_may_go_where_one_of_several_edges_leads_too(add_edges):
+    graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["d"])
+    connect(graph.add_node("b", node).add_node("c", node).add_node("d", node), "START>a b>d c>d d>END")
+    add_edges(graph)
+    assert nodes_of(graph.compile().stream({})) == [START, "a", "b", "d", END]
+
+
 @pytest.mark.parametrize("edges", ["b>c c>END", "b>c c>END START>d d>END"], ids=["alone", "in a branch"])
 @pytest.mark.parametrize(
     ("given", "reason"),

@@ -291,6 +291,7 @@ def test_a_schedule_is_no_idle_thread_and_survives_a_prune(saver):
         ("x", "0 9 * *", {}, None, CheckpointerConfigurationError),
         ("x", "L/2 * L/2 * *", {}, None, CheckpointerConfigurationError),
         ("x", "0 9 30 2 *", {}, None, CheckpointerConfigurationError),
+        ("x", "0 9 */15 2 1#5", {}, None, CheckpointerConfigurationError),  # of each year, February has no such day
         ("x", None, {}, None, CheckpointerConfigurationError),
         ("x", "0 9 * * *", {}, "Europe/Zurch", CheckpointerConfigurationError),
         ("x", "0 9 * * *", {}, "../etc", CheckpointerConfigurationError),

@@ -418,6 +418,15 @@ def test_a_closed_stream_stops_at_the_node_boundary(modes, count):
     assert app.get_state(RunnableConfig("t")).next == "second"
     assert not any(thread.name == "graphkit stream" for thread in threading.enumerate())
 
+    async def close_async_stream():
+        stream = app.astream({}, RunnableConfig("async"), stream_mode=modes)
+        items = [await anext(stream) for _ in range(count)]
+        assert ("custom", 1) in items
+        await asyncio.wait_for(stream.aclose(), WAIT)
+
+    asyncio.run(close_async_stream())
+    assert app.get_state(RunnableConfig("async")).next == "second"
+
 
 def test_a_cancelled_task_cancels_its_run():
     async def main():

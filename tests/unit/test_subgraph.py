@@ -520,6 +520,37 @@ def test_no_crash_skips_a_declared_stop_in_a_nested_graph(options, go):
         assert logged(go(graph, GraphResume())) == ["x", "y"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("node", "options", "answer", "log"),
+    [
+        (asking, {}, "ok", ["ok"]),
+        (Node("p", []), {"interrupt_after": ["p"]}, {"log": "ok"}, ["p", "ok"]),
+    ],
+    ids=["inside", "after its last node"],
+)
+def test_after_a_death_in_an_answer_the_question_waits_exactly_if_it_can_be_answered(
+    go, node, options, answer, log, late
+):
+    def make(saver):
+        return chain(s=chain(p=node).compile(**options)).compile(checkpoint_saver=saver)
+
+    died = True
+    at = 0
+    while died:
+        died = False
+        at += 1
+        saver = MemorySaver()
+        go(make(saver), {})
+        try:
+            go(make(dying(saver, at, late=late)), GraphResume(answer))
+        except Killed:
+            died = True
+        given = GraphResume(answer) if saver.interrupts("t") else None
+        assert logged(go(make(saver), given)) == log, at
+    assert at > 3
+
+
 def branches(saver, *nodes, **options):
     """Subgraphs side by side, which meet in j."""
     edges = [f"START>{name} {name}>j" for name, _ in nodes]
@@ -730,6 +761,18 @@ def test_a_saver_of_its_own(saver, go):
     assert logged(go(graph, GraphResume("ok"))) == ["a", "u", "ok", "q", "z"]
     assert (stored(own, INSIDE), stored(saver)) == ([], [])
     assert [*own.versions_by_thread_id("t")] == [1]
+
+
+def test_an_answer_does_not_reach_the_question_that_another_store_s_run_has_asked_in_a_shared_saver():
+    child = chain(p=asking).compile(checkpoint_saver=MemorySaver())
+    first, second = (chain(s=child).compile(checkpoint_saver=MemorySaver()) for _ in range(2))
+    for graph in (first, second):
+        graph.invoke({}, CONFIG)
+    with pytest.raises(
+        errors.GraphRunnerError, match="subgraph 's' was already answered, or the run has moved past it"
+    ):
+        first.invoke(GraphResume("yes"), CONFIG)
+    assert second.invoke(GraphResume("no"), CONFIG)["log"] == ["no"]
 
 
 def test_a_saver_of_its_own_without_one_around_it():

@@ -7,7 +7,7 @@ from time import monotonic, sleep as sleep_here
 import pytest
 
 from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep, wait_until
-from graphkit.errors import CheckpointStorageError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
@@ -41,6 +41,35 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
     clock.advance(MOMENT)
     assert worker.run(once=True) == 2
     assert log_of(saver) == ["awake", "b"]
+
+
+def test_graphs_with_different_clocks_need_one_of_the_worker(saver, clock):
+    """A run would be due by the clock of the one, and not by that of the other, and begin again and again."""
+    naps = make_chain(nap=nap(HOUR)).compile()
+    graphs = {"ahead": make_chain(b=log_node("b")).compile(clock=clock), "naps": naps}
+    with pytest.raises(CheckpointerConfigurationError, match="different clocks"):
+        Worker(saver, graphs)
+
+    operations.submit(saver, {}, T, graph_id="naps")
+    worker = Worker(saver, graphs, clock=clock)
+    assert worker.run(once=True) == 1
+    clock.advance(HOUR)
+    assert worker.run(once=True) == 2
+
+
+def test_a_clock_that_is_set_back_postpones_a_run(saver):
+    times = [NOON]
+    app = make_chain(b=log_node("b")).compile(checkpoint_saver=saver)
+    app.submit({}, T, at=NOON + HOUR)
+    scripted = ScriptedSaver(saver)
+    worker = Worker(scripted, app, clock=lambda: times[-1])
+    assert worker.run(once=True) == 0
+
+    times.append(NOON + HOUR)
+    scripted.on("recent", lambda: times.append(NOON))
+    assert worker.run(once=True) == 0
+    times.append(NOON + HOUR)
+    assert worker.run(once=True) == 1
 
 
 def test_an_idle_worker_wakes_at_the_time(saver):
@@ -298,6 +327,16 @@ def test_reminders_end_with_the_answer(saver, clock):
 
     assert worker.run(once=True) == 1
     assert [number for *_, number, _ in reminders_of(events)] == [1, 2]
+
+
+def test_a_worker_posts_no_reminder_of_a_graph_that_it_does_not_serve(saver, clock, caplog):
+    events = []
+    options = {"checkpoint_saver": saver, "clock": clock, "observers": events.append}
+    make_chain(ask=asks).compile(**options).invoke({}, T)
+    clock.advance(HOUR)
+    assert Worker(saver, make_chain(other=asks).compile(**options)).run(once=True) == 0
+    assert reminders_of(events) == []
+    assert "failed" not in caplog.text
 
 
 def test_a_reminder_that_is_due_with_a_timer_is_posted_after_the_run(saver, clock):

@@ -3,7 +3,7 @@
 import pytest
 
 from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import NodeExecutionError
+from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, make_graph, outputs as run
@@ -98,6 +98,18 @@ def test_at_a_declared_stop_an_answer_may_bring_it(watched, when):
     graph.invoke(GraphResume({"token": SECRET, "log": "answer"}), CONFIG)
     assert seen == [SECRET]
     assert graph.get_state(CONFIG).values == {"log": ["a", "answer"]}
+
+
+def test_a_resume_with_a_value_that_cannot_be_merged_leaves_no_trace(saver):
+    graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
+    graph.invoke({}, CONFIG)
+    before = saver.get_writes(CONFIG)
+    loop = []
+    loop.append(loop)
+    with pytest.raises(GraphRunnerError, match="the value or update of the resume cannot be merged"):
+        graph.invoke(GraphResume("x", update={"token": loop}), CONFIG)
+    assert saver.get_writes(CONFIG) == before
+    assert graph.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)["log"] == ["x"]
 
 
 def test_its_default_is_there_after_a_resume_too(saver):

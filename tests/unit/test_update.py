@@ -13,6 +13,8 @@ from tests.support.graphs import (
     CONFIG,
     COUNTED,
     LOG,
+    FlakyNode,
+    asking,
     at_checkpoint,
     connect,
     fail_once,
@@ -189,6 +191,20 @@ def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
     compiled.update_state(CONFIG, {"log": "u"})
     assert saver.interrupts("t") == []
     assert compiled.invoke_final(None, CONFIG).is_end
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_updates_of_a_graph_whose_subgraph_waits_do_not_begin_it_again(saver, updates):
+    p = FlakyNode("p")
+    nested = make_chain(LOG, p=p, ask=asking("?")).compile()
+    compiled = make_chain(LOG, s=nested).compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+
+    for _ in range(updates):
+        compiled.update_state(CONFIG, {"log": "u"})
+
+    assert compiled.invoke(GraphResume("yes"), CONFIG)["log"] == ["u"] * updates + ["p", "yes"]
+    assert p.runs == ["p"]
 
 
 def test_inside_a_node_of_the_own_run(saver):

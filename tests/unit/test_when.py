@@ -5,10 +5,11 @@ import pickle
 
 import pytest
 
+from graphkit import REMOVE
 from graphkit.errors import GraphStateError
 from graphkit.when import Step, after, any_of, before, changed_more_than, slower_than
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, log_node, make_chain, stored
+from tests.support.graphs import CONFIG, COUNTED, LOG, log_node, make_chain, make_graph, stored
 
 
 def step(following="next", seconds=0.0, changed=(), **branches):
@@ -103,6 +104,50 @@ def test_which_predicates_take_the_step(predicate, takes_step):
         {}, CONFIG
     )
     assert ((("a", "b") in stored(saver)), len(stored(saver))) == (takes_step, 3 if takes_step else 2)
+
+
+@pytest.mark.requirement("H51")
+def test_a_run_tells_a_predicate_which_nodes_and_changes_a_fork_has():
+    steps = []
+    graph = make_graph(LOG, "START>a a>b,c b>x x>d c>d d>END", c=log_node("c", n=1))
+    graph.compile(
+        checkpoint_saver=MemorySaver(),
+        checkpoint_when=lambda node_id, state, step: steps.append((node_id, [*state["log"]], step)),
+    ).invoke({}, CONFIG)
+
+    fork = "__PARALLEL__(a)"
+    assert [(node_id, log, step.next) for node_id, log, step in steps] == [
+        ("a", ["a"], fork),
+        (fork, ["a", "b", "x", "c"], "d"),
+    ]
+    assert [{*step.branches} for _, _, step in steps] == [set(), {"b", "x", "c"}]
+    assert [{*step.next_branches} for _, _, step in steps] == [{"b", "x", "c"}, set()]
+    assert [{*step.changed} for _, _, step in steps] == [{"log"}, {"log", "n"}]
+
+
+@pytest.mark.requirement("H51")
+def test_a_key_counts_as_changed_in_each_step_that_changes_it():
+    def pay(state, config):
+        config.once("pay", lambda: None)  # stores where the run is, in the middle of the step
+        return {"log": "pay"}
+
+    changed = []
+    twice = {"a": log_node("a", n=1), "b": log_node("b", n=1)}
+    graph = make_chain(
+        COUNTED, **twice, pay=pay, drop=lambda state: {"n": REMOVE}, none=lambda state: None, last=log_node("last")
+    )
+    graph.add_before_call_node_hook("pay", lambda *_: {"n": 1})
+    graph.compile(
+        checkpoint_saver=MemorySaver(),
+        checkpoint_when=lambda node_id, state, step: changed.append((node_id, {*step.changed})),
+    ).invoke({}, CONFIG)
+    assert changed == [
+        ("a", {"log", "n"}),
+        ("b", {"log", "n"}),
+        ("pay", {"log", "n"}),
+        ("drop", {"n"}),
+        ("none", set()),
+    ]
 
 
 def test_the_nodes_that_presets_name():

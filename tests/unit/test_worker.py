@@ -12,6 +12,7 @@ from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interr
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
+from graphkit.saver_kit import Change
 from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
@@ -256,6 +257,36 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkey
 
         assert saver.count("run_lock") > left + 1
         assert served.result() == 1
+
+
+def test_false_reports_that_a_run_has_ended_do_not_keep_the_worker_busy(monkeypatch):
+    """A store may report that after each look of the worker, if it does not see the lock that refuses the worker."""
+    monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=3600, max_delay=3600))
+    saver = ScriptedSaver(MemorySaver())
+    app = chain("a", "b").compile(checkpoint_saver=saver)
+    crash(app, "t", after="a")
+    worker = Worker(saver, app)
+    looks = []
+    reports = []
+
+    def refuse():
+        looks.append("t")
+        raise ThreadBusyError("t", "run", 0)
+
+    def get(watch, timeout, get=Watch.get):
+        change = get(watch, 0.0)
+        if change is None and len(reports) < len(looks) < 10:
+            change = Change("idle", "t", "")
+            reports.append(change)
+        elif change is None and timeout != 0.0:
+            worker.stop()
+        return change
+
+    saver.on("run_lock", refuse, times=None)
+    monkeypatch.setattr(Watch, "get", get)
+
+    assert worker.run() == 0
+    assert (len(looks), len(reports)) == (2, 2)
 
 
 # While it runs

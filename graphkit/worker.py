@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -245,8 +245,8 @@ class Worker:
             on_output: called with the thread's id and each output of its run.
             interval: seconds between two polls of a store that has no events; see
                 `BaseCheckpointSaver.watch`.
-            clock: returns the time, aware, in place of the clocks of the graphs. By default the clock that
-                all graphs have, or that of the system.
+            clock: returns the time, aware, in place of the clocks of the graphs. By default the one that a
+                graph was compiled with, for all of them; or that of the system.
             policy: what stays in the store. `run` applies it in the background, when it has read the
                 store and then every ten minutes, with pauses for the runs, to all threads of the store: those of
                 other graphs and of LangGraph, too. Of several workers with a policy, one applies its
@@ -266,12 +266,7 @@ class Worker:
             raise TypeError(f"retry must be a graphkit.RetryPolicy, not {given!r}")
         self.saver = saver
         self._graphs = _adopt_graphs(graphs, saver, clock)
-        own_clock, *others = (graph.compile_config.clock for graph in self._graphs.values())
-        if any(other != own_clock for other in others):
-            raise CheckpointerConfigurationError(
-                "the graphs have different clocks, and only one can say when a run is due: compile them with the "
-                "same clock, or give the worker one, Worker(saver, graphs, clock=...)"
-            )
+        own_clock = next(iter(self._graphs.values())).compile_config.clock
         self._now: Callable[[], datetime] = own_clock or partial(datetime.now, UTC)
         check_count("concurrency", concurrency)
         if on_output is not None:
@@ -777,10 +772,11 @@ class Worker:
 def _adopt_graphs(
     graphs: CompiledGraph | Mapping[str, CompiledGraph], saver: object, clock: Callable[[], datetime] | None
 ) -> Mapping[str | None, CompiledGraph]:
-    """Return graphs of the worker's own by their ids, with its saver and its clock.
+    """Return graphs of the worker's own by their ids, with its saver and one clock.
 
     Raises:
-        CheckpointerConfigurationError: there is no graph, one is none, or the saver is none.
+        CheckpointerConfigurationError: there is no graph, one is none, or the saver is none; or the graphs have
+            different clocks, and the worker was given none.
     """
     given: dict[Any, Any] = {}
     if isinstance(graphs, CompiledGraph):
@@ -790,10 +786,23 @@ def _adopt_graphs(
     are_graphs = all(isinstance(graph, CompiledGraph) for graph in given.values())
     if not given or not are_graphs or not isinstance(saver, BaseCheckpointSaver):
         raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
-    own: dict[str, Any] = {"checkpoint_saver": saver}
-    if clock is not None:
-        own["clock"] = clock
+    own = {"checkpoint_saver": saver, "clock": clock or _common_clock(given.values())}
     return {name: CompiledGraph(graph.topology, graph.compile_config.replace(**own)) for name, graph in given.items()}
+
+
+def _common_clock(graphs: Iterable[CompiledGraph]) -> Callable[[], datetime] | None:
+    """Return the one clock that graphs were compiled with, if any was.
+
+    Raises:
+        CheckpointerConfigurationError: there are two.
+    """
+    clocks = [graph.compile_config.clock for graph in graphs if graph.compile_config.clock is not None]
+    if any(clock != clocks[0] for clock in clocks):
+        raise CheckpointerConfigurationError(
+            "the graphs have different clocks, and only one can say when a run is due: compile them with the same "
+            "clock, or give the worker one, Worker(saver, graphs, clock=...)"
+        )
+    return clocks[0] if clocks else None
 
 
 def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:

@@ -45,14 +45,17 @@ def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
 
 def test_graphs_with_different_clocks_need_one_of_the_worker(saver, clock):
     """A run would be due by the clock of the one, and not by that of the other, and begin again and again."""
+    ahead = make_chain(b=log_node("b")).compile(clock=clock)
     naps = make_chain(nap=nap(HOUR)).compile()
-    graphs = {"ahead": make_chain(b=log_node("b")).compile(clock=clock), "naps": naps}
+    late = make_chain(b=log_node("b")).compile(clock=lambda: NOON)
     with pytest.raises(CheckpointerConfigurationError, match="different clocks"):
-        Worker(saver, graphs)
+        Worker(saver, {"ahead": ahead, "late": late})
 
+    Worker(saver, {"ahead": ahead, "late": late}, clock=clock)
     operations.submit(saver, {}, T, graph_id="naps")
-    worker = Worker(saver, graphs, clock=clock)
+    worker = Worker(saver, {"naps": naps, "ahead": ahead})  # the clock of the one holds for the other, too
     assert worker.run(once=True) == 1
+
     clock.advance(HOUR)
     assert worker.run(once=True) == 2
 

@@ -79,9 +79,8 @@ def find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> 
     """Return where each node may lead, by its edge and its Commands: to `_SINK`, no node, if it may be anywhere."""
     successors = {source: _targets_of(edge) for source, edge in edges.items()}
     for node in nodes.values():
-        if node.destinations:
-            every = (*successors.get(node.id, ()), *node.destinations)
-            successors[node.id] = tuple(dict.fromkeys(every))
+        every = (*successors.get(node.id, ()), *node.destinations)
+        successors[node.id] = tuple(dict.fromkeys(every))
     return successors
 
 
@@ -103,13 +102,8 @@ def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
     for branch in outer.branches.values():
         for node_id in sorted(branch):
             inner = forks.get(fork_id(node_id))
-            if inner is None:
-                continue
-
-            # The branches of both forks may meet in the same node.
-            joins_in_time = inner.join in branch or inner.join == outer.join
-            stays_inside = all(nodes <= branch for nodes in inner.branches.values())
-            if not joins_in_time or not stays_inside:
+            # Where the inner fork joins follows: its last nodes lead to a node of the branch, or to the outer join.
+            if inner is not None and not all(nodes <= branch for nodes in inner.branches.values()):
                 problems.append(
                     f"the branches out of {inner.source!r} lead past {outer.join!r}, "
                     f"where those out of {outer.source!r} meet",

@@ -58,6 +58,11 @@ def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
     ]
 
 
+def test_a_fork_in_a_branch_does_not_lead_past_its_end():
+    edges = {"E": ["H", END], "H": to(x="G", y="A"), "G": ["H", END]}
+    assert find_forks(edges)[1] == ["the branches out of 'G' lead past 'A', where those out of 'E' meet"]
+
+
 REFUSED = {
     "two meet before all do": (
         {"A": ["B", "C", "D"], "B": ["X"], "C": ["X"], "X": ["Y"], "D": ["Y"], "Y": [END]},

@@ -108,7 +108,7 @@ class FlattenedGraph:
     def find_outermost_subgraphs(self) -> dict[str, str]:
         """Return id -> outermost subgraph, for the nodes that were inlined and for bridges."""
         found: dict[str, str] = {}
-        for name in self.aliases:  # a subgraph comes after those inside it
+        for name in self.aliases:  # a subgraph comes after those inside it, and wins
             found |= {node_id: name for node_id in self.nodes if node_id.startswith(f"{name}-")}
         return found
 
@@ -154,7 +154,6 @@ class FlattenedGraph:
             for name, target in scope.items():
                 scope[name] = names[target]
         self._scopes += [names, *child._scopes]
-        self.aliases |= {f"{graph_id}-{alias}": names[target] for alias, target in child.aliases.items()}
         self.exits |= {f"{graph_id}-{alias}": names[target] for alias, target in child.exits.items()}
 
         if entry == _start_bridge(graph_id):
@@ -182,8 +181,11 @@ class FlattenedGraph:
             if outgoing:
                 self.edges[exit_target] = outgoing
 
-        self._claim(graph_id)
-        self.aliases[graph_id] = entry
+        aliases = {f"{graph_id}-{alias}": names[target] for alias, target in child.aliases.items()}
+        aliases[graph_id] = entry
+        for alias in aliases:
+            self._claim(alias)
+        self.aliases |= aliases
         self.exits[graph_id] = exit_target
 
     def _add(self, node: Node) -> None:

@@ -326,7 +326,7 @@ class NameAllocator:
     """Allocates names that are unique and that Mermaid and PlantUML accept."""
 
     def __init__(self) -> None:
-        self._taken = {""}
+        self._taken = {""}  # no name is empty, and numbers begin with 1
 
     def allocate(self, wanted: str) -> str:
         """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""

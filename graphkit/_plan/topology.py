@@ -78,8 +78,6 @@ class Call:
         Raises:
             TypeError: it cannot be called.
         """
-        if not callable(function):
-            raise TypeError(f"{function!r} cannot be called")
         self.async_form: Call | None = None
         if isinstance(function, TwoForms):
             self.async_form = Call(function.async_function, takes_config=takes_config)
@@ -302,19 +300,6 @@ class Topology:
         if not is_target:
             return None
         return str.__str__(target)  # a member of a StrEnum becomes its text
-
-    def find_stops(self, names: Iterable[str]) -> dict[str, str]:
-        """Return where a run stops if it is to stop before, or after, these nodes: node or fork id -> name.
-
-        A node in a branch stops the run before, or after, its fork: a run does not stop within a fork.
-        """
-        stops: dict[str, str] = {}
-        for name in names:
-            stops.setdefault(name, name)
-            for fork in self.forks.values():
-                if any(name in branch for branch in fork.branches.values()):
-                    stops.setdefault(fork.id, name)
-        return stops
 
 
 _CHOSEN: Final = " -> "

@@ -28,13 +28,9 @@ Successors = Mapping[str, Sequence[str]]
 
 _SINK: Final = ""
 """The node in which every path ends; no node of a graph has this id."""
-_NO_NODES: Final[Mapping[str, Node]] = {}
 
 
-def find_forks(
-    edges: Mapping[str, Targets],
-    nodes: Mapping[str, Node] = _NO_NODES,
-) -> tuple[dict[str, Fork], list[str]]:
+def find_forks(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> tuple[dict[str, Fork], list[str]]:
     """Return the forks of a graph by id, and a sentence for each problem with them.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
+from graphkit._options import is_of_kind
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
 from graphkit._wording import suggest
@@ -86,8 +87,8 @@ class Call:
         if takes_config is None:
             takes_config = takes_argument(function, 1, "config")
         self.takes_config = takes_config
-        self.is_async = _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        self.is_generator = _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        self.is_async = is_of_kind(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        self.is_generator = is_of_kind(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
     def run(self, argument: Any, config: Any) -> Any:
         """Call the function, with the config if it takes one.
@@ -407,12 +408,6 @@ def takes_argument(function: Callable[..., Any], position: int, name: str) -> bo
         return any(p.kind is p.VAR_POSITIONAL for p in parameters)
     parameter = positional[position]
     return parameter.name == name or parameter.default is inspect.Parameter.empty
-
-
-def _is_any(function: Callable[..., Any], *kinds: Callable[[Any], bool]) -> bool:
-    """Return whether a function, or the `__call__` of an object, is of one of these kinds."""
-    method = getattr(function, "__call__", None)  # noqa: B004 - to see its kind
-    return any(kind(function) or kind(method) for kind in kinds)
 
 
 def _find_asynchronous(topology: Topology) -> list[str]:

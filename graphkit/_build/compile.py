@@ -299,46 +299,39 @@ def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
 # Dead ends, and nodes that no run reaches
 
 
-def find_reachability_problems(
-    nodes: Mapping[str, Node],
-    edges: Mapping[str, Targets],
-    forks: Iterable[Fork],
-    names: Mapping[str, str],
-) -> list[str]:
+def _find_reachability_problems(graph: FlattenedGraph, forks: Iterable[Fork]) -> list[str]:
     """Find the nodes without a way out or a way in, and whether END can be reached.
 
     A condition without mappings and an edge to an unknown node may lead anywhere. They are never
     the cause of a problem.
 
     Args:
-        nodes: by id.
-        edges: by source.
+        graph: the graph.
         forks: those that have a join. A branch may end with a node that has no outgoing edge.
-        names: node id -> what the user calls the node, where that is another name: the id
-            of an inlined subgraph.
 
     Returns:
-        One sentence per problem, without repetitions.
+        One sentence per problem, without repetitions. The nodes of an inlined subgraph have its id.
     """
     problems: list[str] = []
+    names = graph.find_outermost_subgraphs()
     # A branch may just end, because the join is known from the other branches.
     in_branches: set[str] = set()
     for fork in forks:
         in_branches.update(*fork.branches.values())
-    for node_id, node in nodes.items():
-        if node_id not in edges and not node.destinations and node_id not in in_branches:
+    for node_id, node in graph.nodes.items():
+        if node_id not in graph.edges and not node.destinations and node_id not in in_branches:
             name = names.get(node_id, node_id)
             problems.append(
                 f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands",
             )
 
-    successors = find_successors(edges, nodes)
+    successors = find_successors(graph.edges, graph.nodes)
     reached = find_reachable(START, lambda node_id: successors.get(node_id, ()))
     targets = {target for node_id in reached for target in successors.get(node_id, ())}
     # Where a condition without mappings leads is not known; `find_problems` reports a name that is not a node.
-    if START not in edges or not targets.issubset({*nodes, END}):
+    if START not in graph.edges or not targets.issubset({*graph.nodes, END}):
         return list(dict.fromkeys(problems))
-    for node_id in nodes:
+    for node_id in graph.nodes:
         if node_id not in targets:
             name = names.get(node_id, node_id)
             problems.append(
@@ -421,12 +414,7 @@ def _check(graph: FlattenedGraph, config: CompileConfig) -> dict[str, Fork]:
     problems = [*graph.problems]
     problems += find_problems(graph.nodes, graph.edges, stops)
     problems += fork_problems
-    problems += find_reachability_problems(
-        graph.nodes,
-        graph.edges,
-        forks.values(),
-        graph.find_outermost_subgraphs(),
-    )
+    problems += _find_reachability_problems(graph, forks.values())
     problems += graph.find_stop_problems(config.interrupt_after)
 
     for name in forks:

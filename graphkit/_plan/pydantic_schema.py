@@ -129,7 +129,8 @@ class PydanticSchema(StateSchema):
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """Return the state of another graph as a first state of this one, validated as a whole."""
-        values = {name: value for name, value in data.items() if name in self.known_keys}
+        fields = self.model.model_fields
+        values = {name: value for name, value in data.items() if name in fields or self._is_inlined(name)}
         state, _ = self._merge_whole(FrozenDict(), values)
         return state
 
@@ -195,8 +196,12 @@ class PydanticSchema(StateSchema):
         return result, Changes(data, ops).compose(later_ops).ops
 
     def _is_inlined(self, name: str) -> bool:
-        """Return whether a key is only of the schema of an inlined graph: the model does not validate it."""
-        return name in self.known_keys and name not in self.model.model_fields
+        """Return whether a key is only of the schema of an inlined graph: the model does not validate it.
+
+        An open schema among them has all the keys that the model has not.
+        """
+        is_opened = not self.closed_as and self.model.model_config.get("extra") != "allow"
+        return name not in self.model.model_fields and (name in self.known_keys or is_opened)
 
     def _resolve_marker(self, name: str, value: Any) -> Any:
         """Return the value that RESET, or None for a field with a reducer, stands for.

@@ -185,9 +185,10 @@ class Whole(Model, extra="forbid", frozen=True):
 
 
 @pytest.mark.parametrize("schema", [Model, Whole])
-def test_the_nodes_of_an_inlined_graph_may_set_its_keys(schema):
+@pytest.mark.parametrize("inlined_schema", [TypedDict("Inlined", {"draft": str}), {}])
+def test_the_nodes_of_an_inlined_graph_may_set_its_keys(schema, inlined_schema):
     inlined = make_chain(
-        TypedDict("Inlined", {"draft": str}),
+        inlined_schema,
         a=lambda state: {"draft": "x", "count": 2.0},
         b=lambda state: {"draft": state["draft"] + "y"},
     )

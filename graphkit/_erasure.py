@@ -364,12 +364,9 @@ class ErasureLedger:
         # A line of its own, also behind one that was torn: a process may have died while it wrote it.
         line = b"\n%s %s\n" % (record, self._sign(record))
         try:
-            fd = os.open(self._path, _APPEND, 0o600)
-            try:
-                written = os.write(fd, line)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            with os.fdopen(os.open(self._path, _APPEND, 0o600), "ab", buffering=0) as file:
+                written = os.write(file.fileno(), line)
+                os.fsync(file.fileno())
             if os.name != "nt":  # Windows brings the names in a directory to the disk itself
                 directory = os.open(Path(self._path).parent, os.O_RDONLY)
                 try:

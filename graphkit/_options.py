@@ -160,10 +160,14 @@ def check_function(name: str, value: object, error: type[Exception] = TypeError)
     """
     if not callable(value):
         raise error(f"{name} must be callable, not a {type(value).__name__}")
-    method = getattr(value, "__call__", None)  # noqa: B004 - a method that may be asynchronous
-    is_async = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    if any(check(function) for check in is_async for function in (value, method)):
+    if is_of_kind(value, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
         raise error(f"{name} must be a plain function; {value!r} is asynchronous")
+
+
+def is_of_kind(function: Any, *kinds: Callable[[Any], bool]) -> bool:
+    """Return whether a function, or the `__call__` of an object, is of one of these kinds."""
+    method = getattr(function, "__call__", None)  # noqa: B004 - to see its kind
+    return any(kind(function) or kind(method) for kind in kinds)
 
 
 def check_clock(clock: object) -> None:

@@ -7,7 +7,7 @@ nodes that no run reaches, and graphs that cannot end.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, TypeGuard, TypeVar, final
 
@@ -108,10 +108,8 @@ class FlattenedGraph:
     def find_outermost_subgraphs(self) -> dict[str, str]:
         """Return id -> outermost subgraph, for the nodes that were inlined and for bridges."""
         found: dict[str, str] = {}
-        for name in self.aliases:
-            is_outermost = not any(name.startswith(f"{other}-") for other in self.aliases)
-            if is_outermost:
-                found |= {node_id: name for node_id in self.nodes if node_id.startswith(f"{name}-")}
+        for name in self.aliases:  # a subgraph comes after those inside it, and wins
+            found |= {node_id: name for node_id in self.nodes if node_id.startswith(f"{name}-")}
         return found
 
     def find_stop_problems(self, names: Iterable[str]) -> list[str]:
@@ -156,7 +154,6 @@ class FlattenedGraph:
             for name, target in scope.items():
                 scope[name] = names[target]
         self._scopes += [names, *child._scopes]
-        self.aliases |= {f"{graph_id}-{alias}": names[target] for alias, target in child.aliases.items()}
         self.exits |= {f"{graph_id}-{alias}": names[target] for alias, target in child.exits.items()}
 
         if entry == _start_bridge(graph_id):
@@ -184,8 +181,11 @@ class FlattenedGraph:
             if outgoing:
                 self.edges[exit_target] = outgoing
 
-        self._claim(graph_id)
-        self.aliases[graph_id] = entry
+        aliases = {f"{graph_id}-{alias}": names[target] for alias, target in child.aliases.items()}
+        aliases[graph_id] = entry
+        for alias in aliases:
+            self._claim(alias)
+        self.aliases |= aliases
         self.exits[graph_id] = exit_target
 
     def _add(self, node: Node) -> None:
@@ -280,8 +280,6 @@ def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
     on_all = [hook for hook in hooks if hook.node_id is None]
     on_this = [hook for hook in hooks if hook.node_id == node_id]
     applicable = on_all + on_this
-    if not applicable:
-        return part
 
     # After hooks run in the opposite order, so that the outermost one runs last.
     before = tuple(hook.call for hook in applicable if hook.kind == "before")
@@ -301,46 +299,39 @@ def _with_hooks(part: Hooked, node_id: str, hooks: Iterable[Hook]) -> Hooked:
 # Dead ends, and nodes that no run reaches
 
 
-def find_reachability_problems(
-    nodes: Mapping[str, Node],
-    edges: Mapping[str, Targets],
-    forks: Iterable[Fork],
-    names: Mapping[str, str],
-) -> list[str]:
+def _find_reachability_problems(graph: FlattenedGraph, forks: Iterable[Fork]) -> list[str]:
     """Find the nodes without a way out or a way in, and whether END can be reached.
 
     A condition without mappings and an edge to an unknown node may lead anywhere. They are never
     the cause of a problem.
 
     Args:
-        nodes: by id.
-        edges: by source.
+        graph: the graph.
         forks: those that have a join. A branch may end with a node that has no outgoing edge.
-        names: node id -> what the user calls the node, where that is another name: the id
-            of an inlined subgraph.
 
     Returns:
-        One sentence per problem, without repetitions.
+        One sentence per problem, without repetitions. The nodes of an inlined subgraph have its id.
     """
     problems: list[str] = []
+    names = graph.find_outermost_subgraphs()
     # A branch may just end, because the join is known from the other branches.
     in_branches: set[str] = set()
     for fork in forks:
         in_branches.update(*fork.branches.values())
-    for node_id, node in nodes.items():
-        if node_id not in edges and not node.destinations and node_id not in in_branches:
+    for node_id, node in graph.nodes.items():
+        if node_id not in graph.edges and not node.destinations and node_id not in in_branches:
             name = names.get(node_id, node_id)
             problems.append(
                 f"{name!r} has no outgoing edge: add_edge({name!r}, ...), or destinations=[...] if it returns Commands",
             )
 
-    successors = find_successors(edges, nodes)
+    successors = find_successors(graph.edges, graph.nodes)
     reached = find_reachable(START, lambda node_id: successors.get(node_id, ()))
     targets = {target for node_id in reached for target in successors.get(node_id, ())}
     # Where a condition without mappings leads is not known; `find_problems` reports a name that is not a node.
-    if START not in edges or not targets.issubset({*nodes, END}):
+    if START not in graph.edges or not targets.issubset({*graph.nodes, END}):
         return list(dict.fromkeys(problems))
-    for node_id in nodes:
+    for node_id in graph.nodes:
         if node_id not in targets:
             name = names.get(node_id, node_id)
             problems.append(
@@ -367,15 +358,8 @@ def build_topology(
         GraphStateError: everything that is wrong with the graph.
     """
     graph = FlattenedGraph(definition)
-    interrupt_before = graph.resolve_aliases(config.interrupt_before)
-    # A preset with a misspelt name would never store a checkpoint.
-    named = frozenset() if config.checkpoint_when is None else find_node_ids(config.checkpoint_when)
-    forks = _check(
-        graph,
-        interrupt_before=interrupt_before,
-        interrupt_after=config.interrupt_after,
-        checkpoint_when=named - {END},
-    )
+    config = config.replace(interrupt_before=graph.resolve_aliases(config.interrupt_before))
+    forks = _check(graph, config)
 
     # The nodes as they run: with their hooks, retries and timeouts, and the graph's defaults.
     nodes = dict(graph.nodes)
@@ -397,7 +381,7 @@ def build_topology(
             edges[source] = edge[0]
     choose = partial(find_chosen_fork, graph.edges, graph.nodes)
     topology = Topology(nodes, forks, edges, schema, graph.aliases, choose=choose)
-    return topology, config.replace(interrupt_before=interrupt_before)
+    return topology, config
 
 
 def check_subgraph(node_id: str, child: GraphDefinition) -> GraphDefinition:
@@ -407,46 +391,31 @@ def check_subgraph(node_id: str, child: GraphDefinition) -> GraphDefinition:
         GraphStateError: everything that is wrong with it.
     """
     try:
-        _check(FlattenedGraph(child))
+        _check(FlattenedGraph(child), CompileConfig())
     except GraphStateError as error:
         problems = [f"subgraph {node_id!r}: {problem}" for problem in error.problems]
         raise GraphStateError(*problems) from error
     return child
 
 
-def _check(
-    graph: FlattenedGraph,
-    *,
-    interrupt_before: Collection[str] = (),
-    interrupt_after: Collection[str] = (),
-    checkpoint_when: Collection[str] = (),
-) -> dict[str, Fork]:
+def _check(graph: FlattenedGraph, config: CompileConfig) -> dict[str, Fork]:
     """Return the forks of a graph by id.
 
-    Args:
-        graph: the graph.
-        interrupt_before: the nodes that this option names.
-        interrupt_after: the same.
-        checkpoint_when: the same.
-
     Raises:
-        GraphStateError: everything that is wrong with the graph and the options.
+        GraphStateError: everything that is wrong with the graph, and with the names in its options.
     """
     forks, fork_problems = find_forks(graph.edges, graph.nodes)
-    stops = [("interrupt_before", name) for name in interrupt_before]
-    stops += [("interrupt_after", name) for name in interrupt_after if name not in graph.aliases]
-    stops += [("checkpoint_when", name) for name in sorted(checkpoint_when) if name not in forks]
+    stops = [("interrupt_before", name) for name in config.interrupt_before]
+    stops += [("interrupt_after", name) for name in config.interrupt_after if name not in graph.aliases]
+    # A preset with a misspelt name would never store a checkpoint.
+    named = find_node_ids(config.checkpoint_when)
+    stops += [("checkpoint_when", name) for name in sorted(named - {END}) if name not in forks]
 
     problems = [*graph.problems]
     problems += find_problems(graph.nodes, graph.edges, stops)
     problems += fork_problems
-    problems += find_reachability_problems(
-        graph.nodes,
-        graph.edges,
-        forks.values(),
-        graph.find_outermost_subgraphs(),
-    )
-    problems += graph.find_stop_problems(interrupt_after)
+    problems += _find_reachability_problems(graph, forks.values())
+    problems += graph.find_stop_problems(config.interrupt_after)
 
     for name in forks:
         if name in graph.nodes:

@@ -28,13 +28,9 @@ Successors = Mapping[str, Sequence[str]]
 
 _SINK: Final = ""
 """The node in which every path ends; no node of a graph has this id."""
-_NO_NODES: Final[Mapping[str, Node]] = {}
 
 
-def find_forks(
-    edges: Mapping[str, Targets],
-    nodes: Mapping[str, Node] = _NO_NODES,
-) -> tuple[dict[str, Fork], list[str]]:
+def find_forks(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> tuple[dict[str, Fork], list[str]]:
     """Return the forks of a graph by id, and a sentence for each problem with them.
 
     Args:
@@ -79,9 +75,8 @@ def find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> 
     """Return where each node may lead, by its edge and its Commands: to `_SINK`, no node, if it may be anywhere."""
     successors = {source: _targets_of(edge) for source, edge in edges.items()}
     for node in nodes.values():
-        if node.destinations:
-            every = (*successors.get(node.id, ()), *node.destinations)
-            successors[node.id] = tuple(dict.fromkeys(every))
+        every = (*successors.get(node.id, ()), *node.destinations)
+        successors[node.id] = tuple(dict.fromkeys(every))
     return successors
 
 
@@ -103,13 +98,8 @@ def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
     for branch in outer.branches.values():
         for node_id in sorted(branch):
             inner = forks.get(fork_id(node_id))
-            if inner is None:
-                continue
-
-            # The branches of both forks may meet in the same node.
-            joins_in_time = inner.join in branch or inner.join == outer.join
-            stays_inside = all(nodes <= branch for nodes in inner.branches.values())
-            if not joins_in_time or not stays_inside:
+            # Where the inner fork joins follows: its last nodes lead to a node of the branch, or to the outer join.
+            if inner is not None and not all(nodes <= branch for nodes in inner.branches.values()):
                 problems.append(
                     f"the branches out of {inner.source!r} lead past {outer.join!r}, "
                     f"where those out of {outer.source!r} meet",

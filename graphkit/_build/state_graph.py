@@ -264,12 +264,8 @@ class StateGraph(JavaNames, Generic[StateT]):
             )
         if isinstance(items, str):  # a key of the state
             items_call = Call(StateItems(itemgetter(items)), takes_config=False)
-        elif callable(items):
-            items_call = _parse_call(items, f"the items of node {node_id!r}")
         else:
-            raise GraphStateError(
-                f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}"
-            )
+            items_call = _parse_call(items, f"the items of node {node_id!r}, no key of the state,")
         return self._add_action(
             node_id,
             action,

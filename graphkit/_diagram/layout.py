@@ -107,12 +107,12 @@ PASSED_FILL: Final = "#C8E6C9"
 PASSED_LINE: Final = "#2E7D32"
 """The colours of the nodes and edges that a run passed."""
 
-ShapeKind = Literal["start", "stop", "node", "map", "condition"]
+ShapeKind = Literal["start", "stop", "node", "map", "graph", "condition"]
 
 
 @final
 class Shape(NamedTuple):
-    """A node, START, END or a condition."""
+    """A node, START, END, a subgraph or a condition."""
 
     name: str
     label: str
@@ -154,12 +154,8 @@ class DiagramModel:
     """The shapes and arrows of one graph.
 
     Attributes:
-        name: of the whole graph, in the diagram.
-        label: the id of the graph in its outer graph; empty for the outermost.
-        is_passed: whether the run passed the graph.
-        is_current: whether the run continues there.
         shapes: the nodes and conditions.
-        subgraphs: the graphs that are nodes of this graph.
+        subgraphs: the graphs that are nodes of this graph, each with its shape.
         arrows: between shapes and subgraphs.
     """
 
@@ -168,7 +164,6 @@ class DiagramModel:
         graph: Topology | GraphDefinition,
         *,
         names: NameAllocator,
-        label: str = "",
         path: Sequence[str] = (),
         current: str | None = None,
         prefix: str = "",
@@ -178,7 +173,6 @@ class DiagramModel:
         Args:
             graph: the graph.
             names: allocates the names of the whole diagram.
-            label: the id of the graph in its outer graph.
             path: the nodes and forks that a run passed, in order.
             current: the node or the fork at which it continues.
             prefix: begins the names in this graph; one underscore for each level of subgraphs.
@@ -194,31 +188,17 @@ class DiagramModel:
         self._names_of: dict[str, str] = {}
         """Node id -> name in the diagram."""
 
-        self.name = names.allocate(prefix[:-1] + label)
-        self.label = label
-        self.is_passed = False
-        self.is_current = False
-        self.shapes: list[Shape] = []
-        self.subgraphs: list[DiagramModel] = []
+        self.shapes = [self._make_shape(START, "start", "start"), self._make_shape(END, "stop", "stop")]
+        self.subgraphs: list[tuple[Shape, DiagramModel]] = []
         self.arrows: list[Arrow] = []
 
-        self._add_shape(START, "start", "start")
-        self._add_shape(END, "stop", "stop")
         for node_id, part in graph.nodes.items():
-            inner: Topology | GraphDefinition | None = None
             if isinstance(part, GraphDefinition):
-                inner = part
+                self._add_subgraph(node_id, part)
             elif part.graph is not None:
-                inner = part.graph.topology
-            if inner is None:
-                kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
-                self._add_shape(node_id, node_id, kind)
-                continue
-            subgraph = DiagramModel(inner, names=names, label=node_id, prefix=prefix + "_")
-            subgraph.is_passed = node_id in self._path.nodes
-            subgraph.is_current = node_id in self._current
-            self._names_of[node_id] = subgraph.name
-            self.subgraphs.append(subgraph)
+                self._add_subgraph(node_id, part.graph.topology)
+            else:
+                self.shapes.append(self._make_shape(node_id, "map" if part.items else "node"))
 
         for source, targets in edges.items():
             if isinstance(targets, Condition):
@@ -235,12 +215,17 @@ class DiagramModel:
         for source, target in dict.fromkeys(chosen):
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 
-    def _add_shape(self, node_id: str, label: str, kind: ShapeKind) -> None:
+    def _make_shape(self, node_id: str, kind: ShapeKind, label: str | None = None) -> Shape:
         name = self._names.allocate(self._prefix + node_id)
         self._names_of[node_id] = name
         is_passed = node_id in self._path.nodes
         is_current = node_id in self._current
-        self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed, is_current=is_current))
+        return Shape(name=name, label=label or node_id, kind=kind, is_passed=is_passed, is_current=is_current)
+
+    def _add_subgraph(self, node_id: str, graph: Topology | GraphDefinition) -> None:
+        shape = self._make_shape(node_id, "graph")
+        model = DiagramModel(graph, names=self._names, prefix=self._prefix + "_")
+        self.subgraphs.append((shape, model))
 
     def _add_condition(self, source: str, edge: Condition) -> None:
         """Add a condition in both forms: as a shape of its own, and as arrows from its source."""
@@ -300,7 +285,7 @@ class DiagramModel:
     def _find_name(self, node_id: str) -> str:
         if node_id not in self._names_of:
             # The edges of an unfinished graph may lead to nodes that are not added yet.
-            self._add_shape(node_id, node_id, "node")
+            self.shapes.append(self._make_shape(node_id, "node"))
         return self._names_of[node_id]
 
 
@@ -341,7 +326,7 @@ class NameAllocator:
     """Allocates names that are unique and that Mermaid and PlantUML accept."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._taken = {""}  # no name is empty, and numbers begin with 1
 
     def allocate(self, wanted: str) -> str:
         """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""

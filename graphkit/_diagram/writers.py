@@ -49,7 +49,7 @@ class DiagramWriter(abc.ABC):
         """Return the line of an arrow."""
 
     @abc.abstractmethod
-    def write_subgraph(self, subgraph: DiagramModel) -> tuple[str, str]:
+    def write_subgraph(self, subgraph: Shape) -> tuple[str, str]:
         """Return the lines before and after the parts of a subgraph."""
 
     def iter_body(self, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
@@ -59,8 +59,8 @@ class DiagramWriter(abc.ABC):
             is_shown = conditions or shape.kind != "condition"
             yield (self.indent if is_shown else hidden) + self.write_shape(shape)
 
-        for subgraph in model.subgraphs:
-            opening, closing = self.write_subgraph(subgraph)
+        for shape, subgraph in model.subgraphs:
+            opening, closing = self.write_subgraph(shape)
             yield opening
             yield from self.iter_body(subgraph, conditions=conditions)
             yield closing
@@ -100,8 +100,8 @@ class MermaidWriter(DiagramWriter):
 
         # The styles of the nodes and edges that the run passed. An edge has no name: `linkStyle` counts
         # the arrows that the text shows, subgraphs included.
-        parts: list[Shape | DiagramModel] = [*model.shapes, *model.subgraphs]
-        names = ",".join(part.name for part in parts if part.is_passed)
+        shapes = [*model.shapes, *(shape for shape, _ in model.subgraphs)]
+        names = ",".join(shape.name for shape in shapes if shape.is_passed)
         if names:
             yield f"\tclassDef passed fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px;"
             yield f"\tclass {names} passed;"
@@ -109,7 +109,7 @@ class MermaidWriter(DiagramWriter):
         if numbers:
             yield f"\tlinkStyle {numbers} stroke:{PASSED_LINE},stroke-width:3px;"
 
-    def write_subgraph(self, subgraph: DiagramModel) -> tuple[str, str]:
+    def write_subgraph(self, subgraph: Shape) -> tuple[str, str]:
         if subgraph.name == subgraph.label:
             return f"subgraph {subgraph.name}", "end"
         return f'subgraph {subgraph.name}["{_escape_for_mermaid(subgraph.label)}"]', "end"
@@ -164,7 +164,7 @@ class PlantUmlWriter(DiagramWriter):
         yield from self.iter_body(model, conditions=conditions)
         yield "@enduml"
 
-    def write_subgraph(self, subgraph: DiagramModel) -> tuple[str, str]:
+    def write_subgraph(self, subgraph: Shape) -> tuple[str, str]:
         colour = f"{PASSED_FILL} " if subgraph.is_passed else ""
         return f'package "{_escape_for_plantuml(subgraph.label)}" as {subgraph.name} {colour}{{', "}"
 
@@ -211,9 +211,9 @@ def iter_text_lines(model: DiagramModel, title: str | None) -> Iterator[str]:
         yield ""
     drawing = _Drawing(model)
     yield from drawing.draw()
-    for subgraph in model.subgraphs:
+    for shape, subgraph in model.subgraphs:
         yield ""
-        yield f"{_escape(subgraph.label)}:"
+        yield f"{_escape(shape.label)}:"
         for line in iter_text_lines(subgraph, None):
             yield f"  {line}".rstrip()
     if title is not None and any(box.is_passed or box.is_current for box in drawing.boxes.values()):
@@ -259,10 +259,8 @@ class _Box(NamedTuple):
         return count_cells(self.text) + 4
 
 
-def _make_box(label: str, border: _Border, part: Shape | DiagramModel) -> _Box:
-    if part.is_current:
-        border = _HEAVY
-    return _Box(_escape(label), border, part.is_passed, part.is_current)
+_SUFFIXES: Final = {"map": " (map)", "graph": " (graph)"}
+"""Kind of a shape -> what follows its label."""
 
 
 class _Drawing:
@@ -271,14 +269,13 @@ class _Drawing:
     def __init__(self, model: DiagramModel) -> None:
         self.boxes: dict[str, _Box] = {}
         """By the name of the shape or the subgraph."""
-        for shape in model.shapes:
+        for shape in [*model.shapes, *(shape for shape, _ in model.subgraphs)]:
             if shape.kind != "condition":
-                label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
+                label = _escape(shape.label + _SUFFIXES.get(shape.kind, ""))
                 border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-                self.boxes[shape.name] = _make_box(label, border, shape)
-        for subgraph in model.subgraphs:
-            label = f"{subgraph.label} (graph)"
-            self.boxes[subgraph.name] = _make_box(label, _PLAIN, subgraph)
+                if shape.is_current:
+                    border = _HEAVY
+                self.boxes[shape.name] = _Box(label, border, shape.is_passed, shape.is_current)
         # The arrows between boxes; one into the unknown for a condition that may return any node.
         self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
         sources = {arrow.source for arrow in model.arrows}
@@ -368,13 +365,9 @@ class _Drawing:
 
     def _add_arrows(self, name: str, following: Sequence[str]) -> None:
         """Draw the edge to the box that follows, and list the others."""
-        arrows = list(self._arrows[name])
-        direct = None
-        for arrow in arrows:
-            if following and arrow.target == following[0]:
-                direct = arrow
-                arrows.remove(arrow)
-                break
+        below = next(iter(following), None)
+        direct = next((arrow for arrow in self._arrows[name] if arrow.target == below), None)
+        arrows = [arrow for arrow in self._arrows[name] if arrow is not direct]
         for number, arrow in enumerate(arrows, 1):
             is_last = direct is None and number == len(arrows)
             dash = "┄" if arrow.is_dotted else "─"
@@ -383,11 +376,11 @@ class _Drawing:
                 label = f"{dash} {_escape(arrow.text)} {dash}"
             target = self.boxes[arrow.target].label if arrow.target in self.boxes else _ANYWHERE
             self._write(self._new_rows(1), 0, f"{'╰' if is_last else '├'}{label}▶ {target}")
-        if direct is None:
-            self._new_rows(1 if following else 0)
-            return
-        self._add_line(direct)
-        self._write(self._new_rows(1), 0, "▼")
+        if direct is not None:
+            self._add_line(direct)
+            self._write(self._new_rows(1), 0, "▼")
+        elif following:
+            self._new_rows(1)
 
     def _add_line(self, arrow: Arrow) -> None:
         """Draw a piece of an edge downwards, if there is something to write beside it."""
@@ -408,7 +401,7 @@ class _Drawing:
             # The nodes from the head on that have one way in and one plain way out.
             chain: list[str] = []
             node = arrow.target
-            while node not in chain and self._incoming[node] == 1 and len(self._arrows.get(node, ())) == 1:
+            while self._incoming[node] == 1 and len(self._arrows.get(node, ())) == 1:
                 (way_out,) = self._arrows[node]
                 if way_out.is_dotted:
                     break

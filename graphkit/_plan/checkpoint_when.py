@@ -123,7 +123,7 @@ def adapt_predicate(predicate: Predicate) -> Predicate:
     return When(_without_step, (predicate,))
 
 
-def find_node_ids(predicate: Predicate) -> frozenset[str]:
+def find_node_ids(predicate: Predicate | None) -> frozenset[str]:
     """Return the nodes that the presets in a predicate name, so that `compile` can check them."""
     if not isinstance(predicate, When):
         return frozenset()

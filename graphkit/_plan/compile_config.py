@@ -310,9 +310,8 @@ class Program:
     Attributes:
         topology: the graph.
         options: the options it runs under.
-        before: the nodes and forks of the main line before which a run stops, each with the node
-            that `interrupt_before` names for it.
-        after: the same for `interrupt_after`.
+        before: the nodes that the option `interrupt_before` names.
+        after: those of `interrupt_after`.
         when: the option `checkpoint_when`, as a function of (node_id, state, step).
     """
 
@@ -321,8 +320,8 @@ class Program:
     def __init__(self, topology: Topology, options: CompileConfig) -> None:
         self.topology = topology
         self.options = options
-        self.before = topology.find_stops(options.interrupt_before)
-        self.after = topology.find_stops(options.interrupt_after)
+        self.before = options.interrupt_before
+        self.after = options.interrupt_after
         self.when = None if options.checkpoint_when is None else adapt_predicate(options.checkpoint_when)
 
     def find_saver(self, outer: BaseCheckpointSaver | None) -> BaseCheckpointSaver | None:
@@ -331,8 +330,10 @@ class Program:
             return None
         return self.options.checkpoint_saver or outer
 
-    def find_stop(self, stops: Mapping[str, str], node_id: str | None) -> str | None:
+    def find_stop(self, stops: Collection[str], node_id: str | None) -> str | None:
         """Return the node that a declared stop at a node or a fork names; None if there is no such stop.
+
+        A node in a branch stops the run before, or after, its fork: a run does not stop within a fork.
 
         Args:
             stops: `before` or `after`.
@@ -341,11 +342,10 @@ class Program:
         if not stops or node_id is None:
             return None
         fork = self.topology.find_fork(node_id)
-        if node_id in stops or fork is None:
-            return stops.get(node_id)
-        # A condition has chosen this fork, so `stops` does not have its id.
-        inside = [name for branch in fork.branches.values() for name in branch if name in stops]
-        return stops[inside[0]] if inside else None
+        if fork is None:
+            return node_id if node_id in stops else None
+        inside = frozenset().union(*fork.branches.values())
+        return next((name for name in stops if name in inside), None)
 
 
 def program_of(node: Node) -> Program:

@@ -109,7 +109,7 @@ class PydanticSchema(StateSchema):
         validated: dict[str, Any] = {}
         unchecked: list[str] = []
         for name, value in values.items():
-            if isinstance(value, Marker):
+            if isinstance(value, Marker) or self._is_inlined(name):
                 validated[name] = value
             elif name not in self.channels:
                 validated[name] = self._validate_assignment(data, name, value)
@@ -130,7 +130,7 @@ class PydanticSchema(StateSchema):
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """Return the state of another graph as a first state of this one, validated as a whole."""
         fields = self.model.model_fields
-        values = {name: value for name, value in data.items() if name in fields}
+        values = {name: value for name, value in data.items() if name in fields or self._is_inlined(name)}
         state, _ = self._merge_whole(FrozenDict(), values)
         return state
 
@@ -177,7 +177,8 @@ class PydanticSchema(StateSchema):
         """
         merged, ops = merge(data, values, self.channels)
         # Validators may change mutable application objects, so they receive copies of them.
-        instance = self.model.model_validate(dict(private_copy(merged)))
+        given = {name: value for name, value in private_copy(merged).items() if not self._is_inlined(name)}
+        instance = self.model.model_validate(given)
         extra = instance.model_extra or {}
         names = dict.fromkeys((*self.model.model_fields, *extra))
 
@@ -188,11 +189,19 @@ class PydanticSchema(StateSchema):
             if name in values or name not in merged or not merged[name] == value:  # noqa: SIM201 - its own ==
                 corrections[name] = value
         for name in merged:
-            if name not in names:
+            if name not in names and not self._is_inlined(name):
                 corrections[name] = REMOVE  # a model that ignores extra keys drops it
 
         result, later_ops = merge(merged, corrections, {})
         return result, Changes(data, ops).compose(later_ops).ops
+
+    def _is_inlined(self, name: str) -> bool:
+        """Return whether a key is only of the schema of an inlined graph: the model does not validate it.
+
+        An open schema among them has all the keys that the model has not.
+        """
+        is_opened = not self.closed_as and self.model.model_config.get("extra") != "allow"
+        return name not in self.model.model_fields and (name in self.known_keys or is_opened)
 
     def _resolve_marker(self, name: str, value: Any) -> Any:
         """Return the value that RESET, or None for a field with a reducer, stands for.

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from graphkit._values.channels import REMOVE, Channel
-from graphkit._values.frozen import FrozenDict, freeze, is_pydantic_model
+from graphkit._values.frozen import FrozenDict, is_pydantic_model
 from graphkit._values.state import AgentState, StateSerializer, merge
 from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
@@ -123,14 +123,11 @@ class StateSchema:
         # All nodes of the graph merge into one state, those of inlined graphs too. If the outer schema has
         # `question` and that of an inlined graph has `draft`, updates with either key are right, and only
         # `answr` is unknown. An open schema among them allows any key, so nothing is unknown then.
-        others = [other for other in others if other is not self]
-        if not others or not self.closed_as:
-            return self
         joined = copy(self)
         for other in others:
             joined.known_keys |= other.known_keys
-        if not all(other.closed_as for other in others):
-            joined.closed_as = ""
+            if not other.closed_as:
+                joined.closed_as = ""
         return joined
 
     def is_update(self, value: Any) -> bool:
@@ -157,11 +154,7 @@ class StateSchema:
         """
         # Without channels: the values were merged in the outer graph, and replace the defaults. A reducer
         # would add them: with the default ["hello"], a list that begins with it would begin with it twice.
-        initial = self.initial_state()
-        if initial:
-            state, _ = merge(initial, data, {})
-        else:
-            state = freeze(dict(data))
+        state, _ = merge(self.initial_state(), data, {})
         return state
 
     def merge_transient(self, private: FrozenDict, update: Mapping[str, Any]) -> FrozenDict:

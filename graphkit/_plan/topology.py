@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
+from graphkit._options import is_of_kind
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
 from graphkit._wording import suggest
@@ -78,8 +79,6 @@ class Call:
         Raises:
             TypeError: it cannot be called.
         """
-        if not callable(function):
-            raise TypeError(f"{function!r} cannot be called")
         self.async_form: Call | None = None
         if isinstance(function, TwoForms):
             self.async_form = Call(function.async_function, takes_config=takes_config)
@@ -88,8 +87,8 @@ class Call:
         if takes_config is None:
             takes_config = takes_argument(function, 1, "config")
         self.takes_config = takes_config
-        self.is_async = _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        self.is_generator = _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        self.is_async = is_of_kind(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        self.is_generator = is_of_kind(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
     def run(self, argument: Any, config: Any) -> Any:
         """Call the function, with the config if it takes one.
@@ -303,19 +302,6 @@ class Topology:
             return None
         return str.__str__(target)  # a member of a StrEnum becomes its text
 
-    def find_stops(self, names: Iterable[str]) -> dict[str, str]:
-        """Return where a run stops if it is to stop before, or after, these nodes: node or fork id -> name.
-
-        A node in a branch stops the run before, or after, its fork: a run does not stop within a fork.
-        """
-        stops: dict[str, str] = {}
-        for name in names:
-            stops.setdefault(name, name)
-            for fork in self.forks.values():
-                if any(name in branch for branch in fork.branches.values()):
-                    stops.setdefault(fork.id, name)
-        return stops
-
 
 _CHOSEN: Final = " -> "
 """Between the source and the heads in the id of a fork that a condition has chosen."""
@@ -422,12 +408,6 @@ def takes_argument(function: Callable[..., Any], position: int, name: str) -> bo
         return any(p.kind is p.VAR_POSITIONAL for p in parameters)
     parameter = positional[position]
     return parameter.name == name or parameter.default is inspect.Parameter.empty
-
-
-def _is_any(function: Callable[..., Any], *kinds: Callable[[Any], bool]) -> bool:
-    """Return whether a function, or the `__call__` of an object, is of one of these kinds."""
-    method = getattr(function, "__call__", None)  # noqa: B004 - to see its kind
-    return any(kind(function) or kind(method) for kind in kinds)
 
 
 def _find_asynchronous(topology: Topology) -> list[str]:

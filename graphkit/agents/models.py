@@ -122,7 +122,7 @@ class FunctionModel:
         with suppress(TypeError, ValueError):  # a builtin may have no signature
             parameters = inspect.signature(function).parameters
         self._passes = [name for name in ("tools", "on_text") if name in parameters]
-        self.is_async = Call(function, takes_config=False).is_async
+        self.is_async = Call(function).is_async
 
     def __repr__(self) -> str:
         return f"FunctionModel({_name_of(self._function)})"

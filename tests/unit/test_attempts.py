@@ -554,13 +554,14 @@ def test_a_generator_stays_on_one_thread_and_in_one_context_and_leaves_no_thread
     variable.set("around")
     seen = []
 
-    def node(state):
+    def node(state, config):
         seen.append((threading.current_thread(), variable.get()))
         variable.set("inside")
-        yield
+        config.dispatch("dispatched")
+        yield "chunk"
         seen.append((threading.current_thread(), variable.get()))
 
-    run(node, timeout=LONG)
+    assert run(node, timeout=LONG).chunks == ["chunk", "dispatched"]
     thread = seen[0][0]
     assert seen == [(thread, "around"), (thread, "inside")]
     assert variable.get() == "around"

@@ -90,6 +90,19 @@ def test_subgraphs_are_clusters_in_clusters():
     assert re.search(".*".join(map(re.escape, parts)), "\n".join(lines(nested(), PLANTUML)), re.DOTALL)
 
 
+def test_every_shape_has_a_name_of_its_own():
+    graph = make_chain({}, S=chain("a"), T=chain("a"), condition1=node).add_conditional_edges("x", node, {"y": "S"})
+    text = "\n".join(lines(graph.add_node("x", node)))
+    names = re.findall(r"^(\w+)[({]|^subgraph (\w+)", text, re.MULTILINE)
+    assert len(set(names)) == len(names) == 13
+
+
+def test_without_shapes_of_their_own_conditions_are_comments():
+    text = lines(agent(), conditions=False)
+    assert '%%\tcondition1{"check state"}' in text
+    assert 'agent("agent")' in text
+
+
 def test_a_compiled_picture_has_merged_graphs_expanded_and_embedded_ones_as_clusters():
     graph = nested().add_edge("S", "E").add_edge("E", END)
     text = graph.compile().get_graph(MERMAID, None).content

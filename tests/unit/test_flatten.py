@@ -57,6 +57,11 @@ def test_a_start_that_forks_and_a_way_out_that_forks():
     assert (second.source, second.heads, second.join) == ("S-__END__", ("Y", "Z"), END)
 
 
+def test_end_is_no_branch_of_a_fork_in_a_merged_graph():
+    child = make_graph(LOG, "START>a a>b,END b>END")
+    assert log(chain(("S", child), "Z").compile()) == ["a", "b", "Z"]
+
+
 def test_merged_graphs_as_branches():
     graph = make_graph(LOG, "START>A A>S,T S>J T>J J>END", S=CHILD, T=CONDITIONAL)
     (fork,) = graph.compile().topology.forks.values()
@@ -147,18 +152,19 @@ def test_later_changes_of_the_child_change_nothing():
     assert log(graph.compile()) == ["a"]
 
 
-@pytest.mark.parametrize("first", ["S", "S-a"])
-def test_names_that_clash(first):
-    parts = {"S": CHILD, "S-a": log_node("x")}
-    graph = StateGraph(LOG).add_edge(START, "S").add_edge("S", END)
-    for name in sorted(parts, key=lambda name: name != first):
-        graph.add_node(name, parts[name])
-    with pytest.raises(GraphStateError, match="'S-a' names two nodes"):
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("name", "part"), [("S-a", log_node("x")), ("S-a", CHILD), ("S-I", log_node("x"))])
+def test_names_that_clash(name, part, is_first):
+    parts = [("S", chain(("I", CHILD), "a")), (name, part)]
+    graph = chain(*(reversed(parts) if is_first else parts))
+    with pytest.raises(GraphStateError, match=f"'{name}' names two nodes"):
         graph.compile()
 
 
 def test_notes_on_a_merged_graph_are_on_its_nodes():
     child = StateGraph(LOG).add_node("a", log_node("a"), metadata={"k": "own", "l": 1})
     graph = StateGraph(LOG).add_node("S", connect(child, "START>a a>END"), metadata={"k": "outer", "m": 2})
-    topology = connect(graph, "START>S S>END").compile().topology
+    graph.add_node("E", child.compile(), metadata={"n": 3})
+    topology = connect(graph, "START>S S>E E>END").compile().topology
+    assert topology.nodes["E"].metadata == {"n": 3}
     assert topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}

@@ -60,7 +60,7 @@ def test_a_run_may_have_stops_of_its_own():
 def test_a_command_resumes():
     app = make_chain(ask=asking("ok?")).compile(checkpointer=MemorySaver())
     app.invoke({}, "t")
-    assert app.invoke(Command(resume="yes"), "t") == {"log": ["yes"]}
+    assert app.invoke(Command(resume="yes", update={"log": "well,"}), "t") == {"log": ["well,", "yes"]}
 
 
 def test_a_compiled_graph_can_still_be_asked_for_anything():

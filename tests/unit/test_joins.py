@@ -42,7 +42,7 @@ SHAPES = {
 def test_shapes_that_join(name):
     """Besides those of the random graphs below, in which no place just ends, and START and END are no targets of a fork."""
     edges, join, inside = SHAPES[name]
-    forks, problems = find_forks(edges)
+    forks, problems = find_forks(edges, {})
     assert problems == []
     (fork,) = forks.values()
     assert tuple(fork.branches) == fork.heads
@@ -51,11 +51,16 @@ def test_shapes_that_join(name):
 
 
 def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
-    forks, problems = find_forks({"A": ["B", "C"], "B": ["D", END], "C": ["D"], "D": [END]})
+    forks, problems = find_forks({"A": ["B", "C"], "B": ["D", END], "C": ["D"], "D": [END]}, {})
     assert list(forks) == ["__PARALLEL__(B)"]
     assert ["'B' and 'C' meet in 'D', before all of them meet in '__END__'" in problem for problem in problems] == [
         True
     ]
+
+
+def test_a_fork_in_a_branch_does_not_lead_past_its_end():
+    edges = {"E": ["H", END], "H": to(x="G", y="A"), "G": ["H", END]}
+    assert find_forks(edges, {})[1] == ["the branches out of 'G' lead past 'A', where those out of 'E' meet"]
 
 
 REFUSED = {
@@ -88,7 +93,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_shapes_that_do_not_join_and_their_messages(name):
     edges, words = REFUSED[name]
-    forks, problems = find_forks(edges)
+    forks, problems = find_forks(edges, {})
     assert not forks
     assert len(problems) == 1
     assert problems[0].startswith("the branches out of 'A' cannot be joined: ")
@@ -149,7 +154,7 @@ def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends(sweep):
     within = 0
 
     for seed in range(sweep.count(5000, 1000)):
-        forks, problems = find_forks(forking_graph(seed))
+        forks, problems = find_forks(forking_graph(seed), {})
         if problems:
             continue
         for outer, inner in permutations(forks.values(), 2):
@@ -181,7 +186,7 @@ def test_against_trying_every_place(sweep):
             for place in set.intersection(*ahead).difference(heads):
                 if is_join(place, heads, leads, "A"):
                     joins.add(place)
-        forks, _ = find_forks(edges)
+        forks, _ = find_forks(edges, {})
         assert bool(forks) == bool(joins), (seed, edges)
         if forks:
             joined += 1

@@ -3,7 +3,7 @@
 import operator
 import pickle
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -178,6 +178,23 @@ def test_extra_fields_are_kept_where_the_model_allows_them(one_piece):
         n: int = 0
 
     assert run(Open, {"x": 1}, {"y": [2]}, {"n": "3", "x": REMOVE}) == {"n": 3, "y": [2]}
+
+
+class Whole(Model, extra="forbid", frozen=True):
+    """Validated as a whole, because a frozen model refuses to be assigned to."""
+
+
+@pytest.mark.parametrize("schema", [Model, Whole])
+@pytest.mark.parametrize("inlined_schema", [TypedDict("Inlined", {"draft": str}), {}])
+def test_the_nodes_of_an_inlined_graph_may_set_its_keys(schema, inlined_schema):
+    inlined = make_chain(
+        inlined_schema,
+        a=lambda state: {"draft": "x", "count": 2.0},
+        b=lambda state: {"draft": state["draft"] + "y"},
+    )
+    final = make_chain(schema, inlined=inlined).compile().invoke({"name": "n"})
+    assert final["draft"] == "xy"
+    assert repr(final["count"]) == "2"
 
 
 def test_a_node_cannot_change_the_model_it_was_given():

@@ -26,7 +26,7 @@ from graphkit import (
     errors,
     interrupt,
 )
-from graphkit.operations import rollback
+from graphkit.operations import cancel, rollback
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support.graphs import (
@@ -720,6 +720,15 @@ def test_an_unknown_namespace_is_an_error(saver):
 
     with pytest.raises(errors.CheckpointNotFoundError):
         graph.get_state(RunnableConfig("u", checkpoint_ns="s"))
+
+
+def test_a_snapshot_has_no_question_of_a_subgraph_that_is_gone_or_of_a_cancelled_run(saver):
+    graph, _, _ = stopping("inside", saver)
+    graph.invoke({}, CONFIG)
+    assert len(graph.get_state(CONFIG).interrupts) == 1
+    assert not chain(a=asking).compile(checkpoint_saver=saver).get_state(CONFIG).interrupts
+    cancel(saver, "t")
+    assert not graph.get_state(CONFIG).interrupts
 
 
 @pytest.mark.parametrize("given", [{}, None, GraphResume("ok")])

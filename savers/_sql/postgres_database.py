@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -142,8 +142,7 @@ class PostgresDatabase(Database):
             # It is not executed again here: the server may have committed it before the connection was lost.
             raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
         ident = threading.get_ident()
         if ident in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
@@ -152,14 +151,14 @@ class PostgresDatabase(Database):
         try:
             try:
                 # BEGIN is inside, because it may be interrupted when the server has executed it. Whatever ends the
-                # block must leave the session without a transaction: what it executes next would become part of it.
+                # work must leave the session without a transaction: what it executes next would become part of it.
                 with self._server.explained("write"):
                     session.run(BEGIN)
                     if self._guest is not None:
                         # Our own connections have these settings for good.
                         session.run(self._server.transaction_settings)
                 self._in_transaction[ident] = session
-                yield _PostgresTransaction(self._server, self.changes, session)
+                result = work(_PostgresTransaction(self._server, self.changes, session))
                 try:
                     is_committed = session.commit()
                 except LostError as error:
@@ -171,6 +170,7 @@ class PostgresDatabase(Database):
                     # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
                     reason = "the transaction had failed before; nothing was changed"
                     raise CheckpointStorageError(self.path, "commit to", reason)
+                return result
             finally:
                 self._in_transaction.pop(ident, None)
                 # A lost connection is in no transaction any more, on the server.

@@ -3,12 +3,11 @@
 
 def add_history(database, thread="t"):
     """Insert a live history; return its number."""
-    with database.transaction() as transaction:
-        ((history,),) = transaction.execute(
-            f"INSERT INTO {database.names.histories} (thread, namespace, version, created) VALUES (?, '', 0, 0) "
-            "RETURNING history",
-            (thread,),
-        )
+    insert = (
+        f"INSERT INTO {database.names.histories} (thread, namespace, version, created) VALUES (?, '', 0, 0) "
+        "RETURNING history"
+    )
+    ((history,),) = database.transact(lambda transaction: transaction.execute(insert, (thread,)))
     return history
 
 

@@ -1,5 +1,7 @@
 """What holds on every database: statements, transactions, keys, values, threads, forks."""
 
+from functools import partial
+
 import pytest
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
@@ -8,6 +10,7 @@ from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, i
 from savers._sql.statements import SCHEMA_VERSION
 from tests.sql.rows import add_history, positions, put
 from tests.support.databases import PostgresDatabase, PostgresSession, SqliteConnection, encode_text
+from tests.support.interruptions import count_signal_points, interrupt_signal_point
 
 
 def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
@@ -23,8 +26,8 @@ def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
 def test_an_interrupt_from_the_keyboard_leaves_no_transaction(database, open_database, monkeypatch, statement):
     history = add_history(database)
     interrupt_once_after(monkeypatch, statement)
-    with pytest.raises(KeyboardInterrupt), database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {database.names.histories}")
+    with pytest.raises(KeyboardInterrupt):
+        database.transact(lambda transaction: transaction.execute(f"DELETE FROM {database.names.histories}"))
     monkeypatch.undo()
     assert put(database, history, 0) == 1
     assert positions(open_database(), history) == [0]
@@ -44,20 +47,48 @@ def interrupt_once_after(monkeypatch, beginning):
         monkeypatch.setattr(owner, "run", run)
 
 
+USES = {
+    "transact": lambda database: database.transact(
+        lambda transaction: transaction.execute(f"UPDATE {database.names.histories} SET created = 1")
+    ),
+    "write": lambda database: database.write(f"UPDATE {database.names.histories} SET created = 2"),
+    "read": lambda database: database.read("SELECT 1"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_signal_at_any_point_leaves_no_transaction_and_no_lock(open_sqlite, use):
+    database = open_sqlite(lock_timeout=1.0)
+    other = open_sqlite(lock_timeout=1.0)
+    history = add_history(database)
+    operation = partial(USES[use], database)
+    operation()
+    count = count_signal_points(operation)
+    assert count > 10
+    for number in range(1, count + 1):
+        error = interrupt_signal_point(operation, number)
+        for each in (other, database):
+            assert put(each, history, 2 * number + (each is other)) == 1, f"interrupted at {number} of {count}: {error}"
+
+
 def test_a_write_inside_a_transaction_of_the_same_thread_is_refused(database):
     history = add_history(database)
-    with database.transaction(), pytest.raises(RuntimeError):
-        put(database, history, 0)
+    with pytest.raises(RuntimeError):
+        database.transact(lambda _: put(database, history, 0))
     assert put(database, history, 0) == 1
 
 
 def test_a_writer_waits_for_another_one_and_then_gives_up(database, open_database):
     history = add_history(database)
     impatient = open_database(lock_timeout=0.05)
-    with database.transaction() as transaction:
-        transaction.execute(f"UPDATE {database.names.histories} SET version = 1")
-        with pytest.raises(CheckpointStorageError, match="lock_timeout"), impatient.transaction() as late:
-            late.execute(f"UPDATE {database.names.histories} SET version = 2")
+    update = f"UPDATE {database.names.histories} SET version = ?"
+
+    def keep_waiting(transaction):
+        transaction.execute(update, (1,))
+        with pytest.raises(CheckpointStorageError, match="lock_timeout"):
+            impatient.transact(lambda late: late.execute(update, (2,)))
+
+    database.transact(keep_waiting)
     assert put(impatient, history, 0) == 0
 
 

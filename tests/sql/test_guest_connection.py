@@ -83,11 +83,10 @@ def test_a_transaction_that_cannot_begin_leaves_none_open(guest, schema, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(PostgresSession, "run", time_out)
-        with pytest.raises(CheckpointStorageError, match="raise statement_timeout"), database.transaction():
-            pass
+        with pytest.raises(CheckpointStorageError, match="raise statement_timeout"):
+            database.transact(lambda _: None)
     assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    with database.transaction() as transaction:
-        assert transaction.execute("SELECT 1") == [(1,)]
+    assert database.transact(lambda transaction: transaction.execute("SELECT 1")) == [(1,)]
     database.close()
 
 

@@ -34,10 +34,14 @@ def test_the_error_of_a_slow_statement_names_the_setting_to_raise(server, schema
     blocking = PostgresDatabase(server.connection_string, schema=schema)
     limited = with_setting(server, "statement_timeout", "100")
     hasty = PostgresSaver(limited, schema=schema)
-    with hasty, blocking.transaction() as transaction:
+
+    def block(transaction):
         transaction.execute(f"SELECT 1 FROM {blocking.names.histories} FOR UPDATE")
         with pytest.raises(CheckpointStorageError, match="statement timeout; raise statement_timeout of the role"):
             hasty.delete("t")
+
+    with hasty:
+        blocking.transact(block)
     blocking.close()
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         assert saver.get(T).state["n"] == 1

@@ -17,7 +17,7 @@ from savers._filesystem import lifecycle, store as file_store
 from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import apply_update, list_ids, make_following
 from tests.support.contents import describe, read_all
-from tests.support.interruptions import find_places, interrupt
+from tests.support.interruptions import count_signal_points, find_places, interrupt, interrupt_signal_point
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
@@ -157,6 +157,27 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
         except BaseException as error:
             error.add_note(f"interrupted at {place}, one of {len(places)} places")
             raise
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite", "memory"])
+def test_a_run_lock_that_a_signal_interrupts_at_any_point_is_free(tmp_path, kind):
+    """Once the exception is gone: until then, its frames keep the generators of the lock alive."""
+    saver = open_saver(kind, tmp_path)
+
+    def hold():
+        with saver.run_lock(ROOT):
+            pass
+
+    hold()
+    count = count_signal_points(hold)
+    assert count > 30
+    for number in range(1, count + 1):
+        interrupt_signal_point(hold, number)
+        other = threading.Thread(target=hold, daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), f"interrupted at {number} of {count}"
+        hold()
 
 
 @contextmanager

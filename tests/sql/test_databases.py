@@ -1,16 +1,13 @@
 """What holds on every database: statements, transactions, keys, values, threads, forks."""
 
-from functools import partial
-
 import pytest
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
 from savers._sql.statements import SCHEMA_VERSION
-from tests.sql.rows import add_history, positions, put
+from tests.sql.rows import USES, add_history, interrupt_at_each_point, positions, put
 from tests.support.databases import PostgresDatabase, PostgresSession, SqliteConnection, encode_text
-from tests.support.interruptions import count_signal_points, interrupt_signal_point
 
 
 def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
@@ -47,28 +44,10 @@ def interrupt_once_after(monkeypatch, beginning):
         monkeypatch.setattr(owner, "run", run)
 
 
-USES = {
-    "transact": lambda database: database.transact(
-        lambda transaction: transaction.execute(f"UPDATE {database.names.histories} SET created = 1")
-    ),
-    "write": lambda database: database.write(f"UPDATE {database.names.histories} SET created = 2"),
-    "read": lambda database: database.read("SELECT 1"),
-}
-
-
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("use", USES)
-def test_a_signal_at_any_point_leaves_no_transaction_and_no_lock(open_sqlite, use):
-    database = open_sqlite(lock_timeout=1.0)
-    other = open_sqlite(lock_timeout=1.0)
-    history = add_history(database)
-    operation = partial(USES[use], database)
-    operation()
-    count = count_signal_points(operation)
-    assert count > 10
-    for number in range(1, count + 1):
-        error = interrupt_signal_point(operation, number)
-        for each in (other, database):
-            assert put(each, history, 2 * number + (each is other)) == 1, f"interrupted at {number} of {count}: {error}"
+def test_a_signal_at_any_point_leaves_no_transaction_and_no_lock(database, open_database, use):
+    interrupt_at_each_point(database, open_database(lock_timeout=1.0), use)
 
 
 def test_a_write_inside_a_transaction_of_the_same_thread_is_refused(database):

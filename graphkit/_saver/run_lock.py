@@ -47,9 +47,9 @@ class HeldRunLock:
     def hold(self, lock: AbstractContextManager[object]) -> Iterator[None]:
         """Take the lock itself, and let the calling code, and the tasks that it starts, enter it again in the block."""
         with lock:
-            self._pid = os.getpid()
-            _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
             try:
+                self._pid = os.getpid()
+                _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
                 yield
             finally:
                 self._pid = None

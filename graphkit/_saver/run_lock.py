@@ -47,9 +47,9 @@ class HeldRunLock:
     def hold(self, lock: AbstractContextManager[object]) -> Iterator[None]:
         """Take the lock itself, and let the calling code, and the tasks that it starts, enter it again in the block."""
         with lock:
-            self._pid = os.getpid()
-            _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
             try:
+                self._pid = os.getpid()
+                _LOCKS_BY_KEY.set({**_LOCKS_BY_KEY.get(), self._key: self})
                 yield
             finally:
                 self._pid = None
@@ -119,9 +119,12 @@ class _HeldLocks:
         self.reset()
 
     def reset(self) -> None:
-        """Begin without holders: so does the child of a fork, where no thread may hold the condition."""
-        self.changed = threading.Condition()
-        """Guards the holders, and wakes those who wait for a lock."""
+        """Begin without holders: so does the child of a fork, where no thread may hold the mutex."""
+        self.mutex = threading.RLock()
+        """Guards the holders. Its own methods are in C, so that Ctrl-C cannot come between taking it and the block, as
+        it can within those of a condition."""
+        self.changed = threading.Condition(self.mutex)
+        """Wakes those who wait for a lock."""
         self.holders: dict[object, tuple[int, str]] = {}
         """The thread of execution and the name of each holder, by the key of the lock."""
         self.rewrite_locks: WeakValueDictionary[object, Any] = WeakValueDictionary()
@@ -158,7 +161,7 @@ def hold_process_lock(key: object, thread_id: str, timeout: float) -> Iterator[s
     holder = threading.get_ident(), f'process {os.getpid()} on host "{platform.node()}" since {now}'
     try:
         try:
-            with _HELD.changed:
+            with _HELD.mutex:
                 if not _HELD.changed.wait_for(lambda: key not in _HELD.holders, timeout=timeout):
                     raise ThreadBusyError(thread_id, _HELD.holders[key][1], round(monotonic() - started, 1))
                 _HELD.holders[key] = holder
@@ -173,7 +176,7 @@ def hold_process_lock(key: object, thread_id: str, timeout: float) -> Iterator[s
 
 def _release(key: object, holder: object) -> None:
     """Release a run lock, if a holder has it: an exception may have come before it was taken, or after its release."""
-    with _HELD.changed:
+    with _HELD.mutex:
         if _HELD.holders.get(key) is holder:
             del _HELD.holders[key]
         _HELD.changed.notify_all()

@@ -1012,11 +1012,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             for log in self.catalogue.logs.list_of_thread(thread_id):
                 with log.mutex, suppress(CheckpointerError):
                     log.refresh()
-            self._running.add(thread_id)
             try:
+                self._running.add(thread_id)
                 yield
             finally:
-                self._running.remove(thread_id)
+                self._running.discard(thread_id)
 
     @contextmanager
     def _exclude_runs(self, thread_id: str) -> Iterator[bool]:

@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
 from savers._log.log_watch import Signals
 from savers._threads import call_after_fork
-
-if TYPE_CHECKING:
-    from contextlib import _GeneratorContextManager
 
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
@@ -543,25 +540,12 @@ class Database(ABC):
         """
         raise NotImplementedError
 
-    def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
-        """Call a function with an open transaction, and return its result; see `transaction`.
-
-        An exception at any line, as Ctrl-C raises it, leaves no transaction open.
-        """
-        block = self.transaction()
-        try:
-            with block as transaction:
-                return work(transaction)
-        finally:
-            # Ctrl-C may have come on the way into `__exit__`, before its first line.
-            block.gen.close()
-
     @abstractmethod
-    def transaction(self) -> _GeneratorContextManager[Transaction]:
-        """Open a transaction. It commits at the end of the block, and rolls back on any exception.
+    def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
+        """Call a function with an open transaction, commit, and return its result.
 
-        A thread of execution has one open transaction at most. On SQLite it excludes all other
-        writers from its beginning on.
+        Any exception rolls back. One at any line, as Ctrl-C raises it, leaves no transaction open. A thread of
+        execution has one open transaction at most. On SQLite it excludes all other writers from its beginning on.
 
         Raises:
             OutcomeUnknownError: the connection was lost during the commit.

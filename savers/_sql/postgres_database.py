@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ from savers._sql.postgres_session import (
     get_state,
     is_connection,
 )
-from savers._threads import Backoff
+from savers._threads import Backoff, RLock, is_mine
 
 if TYPE_CHECKING:
     import psycopg
@@ -35,7 +35,7 @@ _MOST: Final = 10
 """The most connections that are open at the same time."""
 _LONGEST_IDLE: Final = 60.0
 """Seconds after which a connection is closed that nothing has used."""
-_LENT: Final[WeakKeyDictionary[Any, threading.Lock]] = WeakKeyDictionary()
+_LENT: Final[WeakKeyDictionary[Any, RLock]] = WeakKeyDictionary()
 """The locks of single connections: one for all savers that were given the same connection."""
 _LENT_GUARD: Final = threading.Lock()
 _FIRST_WAIT: Final = 0.01
@@ -142,43 +142,45 @@ class PostgresDatabase(Database):
             # It is not executed again here: the server may have committed it before the connection was lost.
             raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
         ident = threading.get_ident()
         if ident in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
-        connections = self._connections or self._open_connections()
-        session = connections.take()
-        try:
+
+        def transact(session: PostgresSession) -> _Result:
             try:
                 # BEGIN is inside, because it may be interrupted when the server has executed it. Whatever ends the
-                # block must leave the session without a transaction: what it executes next would become part of it.
+                # work must leave the session without a transaction: what it executes next would become part of it.
                 with self._server.explained("write"):
                     session.run(BEGIN)
                     if self._guest is not None:
                         # Our own connections have these settings for good.
                         session.run(self._server.transaction_settings)
                 self._in_transaction[ident] = session
-                yield _PostgresTransaction(self._server, self.changes, session)
-                try:
-                    is_committed = session.commit()
-                except LostError as error:
-                    reason = f"the connection was lost meanwhile ({error})"
-                    raise OutcomeUnknownError(self.path, "commit to", reason) from error
-                except PostgresError as error:
-                    raise self._server.translate(error, "commit to") from error
-                if not is_committed:
-                    # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
-                    reason = "the transaction had failed before; nothing was changed"
-                    raise CheckpointStorageError(self.path, "commit to", reason)
+                result = work(_PostgresTransaction(self._server, self.changes, session))
+                self._commit(session)
+                return result
             finally:
                 self._in_transaction.pop(ident, None)
                 # A lost connection is in no transaction any more, on the server.
                 with suppress(LostError, PostgresError):
                     if session.is_in_transaction:
                         session.run("ROLLBACK")
-        finally:
-            connections.give_back(session)
+
+        return self._use_session(transact)
+
+    def _commit(self, session: PostgresSession) -> None:
+        try:
+            is_committed = session.commit()
+        except LostError as error:
+            reason = f"the connection was lost meanwhile ({error})"
+            raise OutcomeUnknownError(self.path, "commit to", reason) from error
+        except PostgresError as error:
+            raise self._server.translate(error, "commit to") from error
+        if not is_committed:
+            # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
+            reason = "the transaction had failed before; nothing was changed"
+            raise CheckpointStorageError(self.path, "commit to", reason)
 
     def _run_on_session(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
         """Run a statement on a connection, again if the server rolled it back for another one.
@@ -187,17 +189,30 @@ class PostgresDatabase(Database):
             LostError: the connection was lost.
         """
         deadline = monotonic() + self.lock_timeout
-        connections = self._connections or self._open_connections()
-        session = connections.take()
-        try:
+
+        def run_patiently(session: PostgresSession) -> _Result:
             while True:
                 try:
                     return run(session)
                 except PostgresError as error:
                     if get_state(error) not in RETRIED or monotonic() > deadline:
                         raise self._server.translate(error, operation) from error
+
+        return self._use_session(run_patiently)
+
+    def _use_session(self, use: Callable[[PostgresSession], _Result]) -> _Result:
+        """Call a function with a connection, which is given back whatever interrupts it."""
+        connections = self._connections or self._open_connections()
+        session = connections.take()
+        try:
+            return use(session)
         finally:
-            connections.give_back(session)
+            try:
+                connections.give_back(session)
+            except BaseException:
+                # Ctrl-C may have come on the way into the function.
+                connections.give_back(session)
+                raise
 
     def erase_deleted(self, *, full: bool) -> Sequence[str]:
         if not full:
@@ -284,7 +299,10 @@ class Connections(ABC):
 
     @abstractmethod
     def give_back(self, session: PostgresSession) -> None:
-        """Take back a connection that is in no transaction, or that was lost."""
+        """Take back a connection that is in no transaction, or that was lost.
+
+        If an interrupt ends the call, a second one does what is left to do.
+        """
 
     def close(self) -> None:  # noqa: B027 - those of the application stay open
         """Close the connections that are not lent, if they are our own."""
@@ -299,34 +317,37 @@ class OwnConnections(Connections):
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
-        self._free = threading.Semaphore(_MOST)
-        self._idle: list[tuple[PostgresSession, float]] = []
+        self._mutex = threading.RLock()
+        """Guards the next attributes. A semaphore is in Python, so that an interrupt may leave it locked for ever."""
+        self._returned = threading.Condition(self._mutex)
+        self._borrowers: set[int] = set()
+        """The threads of execution that have a connection, or are about to open one."""
+        self._idle: dict[PostgresSession, float] = {}
         """The connections that are not lent, with the time of their return; the last one is lent first."""
-        self._has_connected = False
         self._is_closed = False
+        self._has_connected = False
 
     def take(self) -> PostgresSession:
         timeout = self._server.lock_timeout
         started = monotonic()
-        if not self._free.acquire(timeout=timeout):
-            raise CheckpointStorageError(
-                self._server.path,
-                "use",
-                f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once",
-            )
         try:
-            return self._find_usable() or self._connect_patiently(started + timeout - monotonic())
+            with self._mutex:
+                if not self._returned.wait_for(lambda: len(self._borrowers) < _MOST, timeout):
+                    reason = f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once"
+                    raise CheckpointStorageError(self._server.path, "use", reason)  # noqa: TRY301 - as any error
+                self._borrowers.add(threading.get_ident())
+                session = self._find_usable()
+            return session or self._connect_patiently(started + timeout - monotonic())
         except BaseException:
-            self._free.release()
+            self._note_return()
             raise
 
     def _find_usable(self) -> PostgresSession | None:
         while self._idle:
-            with suppress(IndexError):
-                session, _ = self._idle.pop()
-                if session.is_usable():
-                    return session
-                session.close()
+            session, _ = self._idle.popitem()
+            if session.is_usable():
+                return session
+            session.close()
         return None
 
     def _connect_patiently(self, timeout: float) -> PostgresSession:
@@ -345,23 +366,31 @@ class OwnConnections(Connections):
 
     def give_back(self, session: PostgresSession) -> None:
         now = monotonic()
-        if session.is_reusable:
-            self._idle.append((session, now))
-        else:
-            session.close()
-        self._free.release()
-        if self._is_closed:
-            # It was lent when the others were closed.
-            self.close()
-        elif self._idle and self._idle[0][1] < now - _LONGEST_IDLE:
-            with suppress(IndexError):
-                self._idle.pop(0)[0].close()
+        with self._mutex:
+            if threading.get_ident() not in self._borrowers:
+                return
+            # If this object is closed, the connection was lent when the others were closed.
+            is_kept = session.is_reusable and not self._is_closed
+            self._note_return()
+            if is_kept:
+                self._idle[session] = now
+            else:
+                session.close()
+            for idle, returned in list(self._idle.items()):
+                if returned < now - _LONGEST_IDLE:
+                    del self._idle[idle]
+                    idle.close()
+
+    def _note_return(self) -> None:
+        with self._mutex:
+            self._borrowers.discard(threading.get_ident())
+            self._returned.notify()
 
     def close(self) -> None:
-        self._is_closed = True
-        while self._idle:
-            with suppress(IndexError):
-                self._idle.pop()[0].close()
+        with self._mutex:
+            self._is_closed = True
+            while self._idle:
+                self._idle.popitem()[0].close()
 
 
 class GuestConnections(Connections):
@@ -384,9 +413,13 @@ class GuestConnections(Connections):
             session = self._sessions.get(connection)
             if session is None:
                 session = self._sessions[connection] = PostgresSession(connection)
-            if session.is_usable():
-                session.begin_autocommit()
-                return session
+            try:
+                if session.is_usable():
+                    session.begin_autocommit()
+                    return session
+            except BaseException:
+                self.give_back(session)
+                raise
             # The server has ended this connection, and so probably all of them.
             session.close()
             pool.putconn(connection)
@@ -415,18 +448,20 @@ class GuestConnection(Connections):
         self._server = server
         self._session: PostgresSession | None = None
         with _LENT_GUARD:
-            self._free = _LENT.setdefault(connection, threading.Lock())
-        """Held while the connection is lent, to this saver or to another one."""
+            self._free = _LENT.setdefault(connection, threading.RLock())
+        """Held while the connection is lent, to this saver or to another one. It knows which thread of execution has
+        the connection, whatever interrupted that one."""
 
     def take(self) -> PostgresSession:
         timeout = self._server.lock_timeout
-        if not self._free.acquire(timeout=timeout):
-            raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")
         try:
+            if not self._free.acquire(timeout=timeout):
+                raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")  # noqa: TRY301 - what follows frees the lock
             session = self._find_usable()
             session.begin_autocommit()
         except BaseException:
-            self._free.release()
+            if is_mine(self._free):
+                self._free.release()
             raise
         return session
 
@@ -446,7 +481,6 @@ class GuestConnection(Connections):
         return CheckpointStorageError(self._server.path, "use", reason)
 
     def give_back(self, session: PostgresSession) -> None:
-        try:
+        if is_mine(self._free):
             session.restore_mode()
-        finally:
             self._free.release()

@@ -56,7 +56,8 @@ _ROW_TIMEOUT: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 
 @dataclass(slots=True)
 class _HeldLock:
-    token: int
+    token: int | None = None
+    """None until it has a token with its advisory lock, and when both are gone."""
     is_lost: bool = False
     """Whether another process has taken it over."""
     must_lock: bool = False
@@ -113,15 +114,22 @@ class PostgresRunLocks(RunLocks):
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
         backoff = Backoff(timeout)
         holders = self._holders
+        lock = _HeldLock()
         with hold_process_lock((holders, thread_id), thread_id, timeout) as holder:
-            token = self._acquire(thread_id, holder, backoff)
-            # The run that has lent one has ended.
-            self._lent.pop(thread_id, None)
             try:
-                yield
-            finally:
+                try:
+                    self._acquire(lock, thread_id, holder, backoff)
+                    # The run that has lent one has ended.
+                    self._lent.pop(thread_id, None)
+                    yield
+                finally:
+                    if holders is self._holders:
+                        self._release(lock, thread_id)
+            except BaseException:
+                # Ctrl-C may have come within the first attempt.
                 if holders is self._holders:
-                    self._release(thread_id, token)
+                    self._release(lock, thread_id)
+                raise
 
     def token_of(self, thread_id: str) -> int | None:
         lock = self._locks.get(thread_id)
@@ -164,24 +172,25 @@ class PostgresRunLocks(RunLocks):
         """
         return bool(self._read(select_abandoned, (encode_text(thread_id), mark, self._key)))
 
-    def _acquire(self, thread_id: str, holder: str, backoff: Backoff) -> int:
+    def _acquire(self, lock: _HeldLock, thread_id: str, holder: str, backoff: Backoff) -> None:
+        """Take a lock. After an error or an interrupt, it has a token if there is something to release."""
         # Creates the tables, and waits for a server that restarts.
         self._read_holder(thread_id)
-        token: int | None = None
         locked_on: PostgresSession | None = None
         while True:
             try:
                 with self._mutex:
                     session = self._open_session()
-                    if token is None or session is not locked_on:
+                    if lock.token is None or session is not locked_on:
                         # A token is worth nothing without its advisory lock, which went with the session: others take
                         # over a row whose lock is free at once.
-                        ((token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))[0]
+                        ((lock.token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))[0]
                         locked_on = session
-                    row = (encode_text(thread_id), token, self._microseconds, holder, self._key)
+                    row = (encode_text(thread_id), lock.token, self._microseconds, holder, self._key)
                     if session.run(_TAKE.format(table=self._table), row)[0]:
-                        self._locks[thread_id] = _HeldLock(token)
-                        if self._thread is None:
+                        self._locks[thread_id] = lock
+                        # Ctrl-C may have come before an earlier one was started.
+                        if self._thread is None or not self._thread.is_alive():
                             wake_up = self._wake_up = WakeUp()
                             self._thread = threading.Thread(
                                 target=self._renew_periodically,
@@ -190,10 +199,10 @@ class PostgresRunLocks(RunLocks):
                                 daemon=True,
                             )
                             self._thread.start()
-                        return token
+                        return
             except (LostError, CheckpointStorageError) as error:
                 # Whether the row has our token now does not matter: the advisory lock is lost.
-                token = None
+                lock.token = None
                 if backoff.is_over:
                     if isinstance(error, CheckpointStorageError):
                         raise
@@ -201,10 +210,9 @@ class PostgresRunLocks(RunLocks):
                     raise CheckpointStorageError(self._server.path, "lock", reason) from error
             except PostgresError as error:
                 if get_state(error) not in BUSY:
+                    lock.token = None
                     raise self._server.translate(error, "lock") from error
             if backoff.is_over:
-                if token is not None:
-                    self._release(thread_id, token)
                 raise ThreadBusyError(thread_id, self._read_holder(thread_id), round(backoff.waited, 1))
             backoff.wait()
 
@@ -212,14 +220,16 @@ class PostgresRunLocks(RunLocks):
         select_holder = f"SELECT coalesce(max(holder), 'another process') FROM {self._table} WHERE thread = ?"
         return str(self._read(select_holder, (encode_text(thread_id),))[0][0])
 
-    def _release(self, thread_id: str, token: int) -> None:
-        """Delete the row of a lock, if it has the token, and release its advisory lock.
+    def _release(self, lock: _HeldLock, thread_id: str) -> None:
+        """Delete the row of a lock, if it has the token, and release its advisory lock; does nothing a second time.
 
         If that fails, others see that the advisory lock is free. After a restart of the server they do not, and wait
         for the end of the lease.
         """
         with self._mutex:
             self._locks.pop(thread_id, None)
+        if lock.token is None:
+            return
         failure: Exception | None = None
         for _ in range(2):
             try:
@@ -227,14 +237,16 @@ class PostgresRunLocks(RunLocks):
                     session = self._open_session()
                     # No process can take it before its row is gone, and there is no row without advisory lock.
                     delete = f"DELETE FROM {self._table} WHERE thread = ? AND token = ?"
-                    session.run(delete, (encode_text(thread_id), token))
-                    session.run(_UNLOCK, (self._key, token))
+                    session.run(delete, (encode_text(thread_id), lock.token))
+                    session.run(_UNLOCK, (self._key, lock.token))
+                    lock.token = None
                 return
             except LostError as error:
                 failure = error
             except (PostgresError, CheckpointStorageError) as error:
                 failure = error
                 break
+        lock.token = None
         _LOGGER.warning(
             "the run lock of thread %.80r in %s was not released; other runs may wait for up to %s seconds, "
             "until its lease ends: %s",
@@ -343,7 +355,7 @@ class PostgresRunLocks(RunLocks):
             thread = self._thread
             if self._wake_up is not None:
                 self._wake_up.wake()
-        if thread is not None:
+        if thread is not None and thread.is_alive():
             thread.join()
         with self._mutex:
             if self._session is not None and not self._locks:

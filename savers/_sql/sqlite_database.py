@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._options import Fsync
@@ -35,6 +35,7 @@ from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.statements import create_tables, is_current, select_version
 from savers._threads import Backoff, PeriodicFlush, WouldWaitError, check_may_wait, is_mine
 
+_Result = TypeVar("_Result")
 _REINDEX: Final = (
     "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which rebuilds all indexes; "
     "verify says whether that was enough"
@@ -136,14 +137,15 @@ class SqliteDatabase(Database):
         self._log_sync.note_commit()
         return count
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
+        # A function, and no context manager made from a generator: Ctrl-C on the way into the `__exit__` of one would
+        # leave the transaction open until Python throws away the traceback, and with it the generator.
         with self._connections.lock:
             connection = self._connections.use_main()
             try:
                 # Inside, because Ctrl-C may come when it has been executed.
                 connection.run("BEGIN IMMEDIATE", (), "write")
-                yield _SqliteTransaction(connection, self.names)
+                result = work(_SqliteTransaction(connection, self.names))
                 connection.run("COMMIT", (), "write")
             finally:
                 try:
@@ -153,6 +155,7 @@ class SqliteDatabase(Database):
                     self._connections.drop_main()
                     raise
         self._log_sync.note_commit()
+        return result
 
     # Connections
 

@@ -199,6 +199,15 @@ def test_a_tool_is_approved_changed_or_refused(line, call, result):
     assert [name for name in calls() if name != "model"] == call
 
 
+@pytest.mark.parametrize("line", ['{"number": NaN}', '{"number": ' + "[" * 100_000])
+def test_arguments_that_are_not_json_are_asked_for_again(write_module, line):
+    write_module("agent_shop", SHOP.replace("number: int", "number: float"))
+    done = run("--thread", "bob", stdin=f"cancel it\n{line}\ny\n")
+    assert done.code == 0
+    assert done.err.count("approve cancel_order") == 2
+    assert calls() == ["model", "cancel 3.0", "model"]
+
+
 def test_an_approval_waits_for_the_next_process_and_an_answer_is_kept():
     first = run("--thread", "bob", stdin="cancel both\ny\n")
     said = '1 turn; a call waits for approval: cancel_order {"number": 4}; continue with --thread bob'

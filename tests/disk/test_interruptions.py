@@ -1,5 +1,6 @@
 """An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
 
+import gc
 import threading
 from datetime import UTC, datetime
 from functools import partial
@@ -9,13 +10,19 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from graphkit.operations import erase
-from graphkit.saver_kit import FrozenDict, freeze
-from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from graphkit.saver_kit import FrozenDict, freeze, get_held_run_locks
+from savers import FileSystemSaver, MemorySaver, ObjectStoreSaver, SqliteSaver, VersionedMemorySaver
 from savers._filesystem import lifecycle, store as file_store
 from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import apply_update, list_ids, make_following
 from tests.support.contents import describe, read_all
-from tests.support.interruptions import find_places, interrupt, interrupting_entry
+from tests.support.interruptions import (
+    count_signal_points,
+    find_places,
+    interrupt,
+    interrupt_signal_point,
+    interrupting_entry,
+)
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
@@ -155,6 +162,45 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
         except BaseException as error:
             error.add_note(f"interrupted at {place}, one of {len(places)} places")
             raise
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite", "memory"])
+def test_a_run_lock_that_a_signal_interrupts_at_any_point_is_free(tmp_path, kind):
+    """Once the exception is gone, which an ExitStack leaves to the garbage collector: its frames keep the lock."""
+    saver = open_saver(kind, tmp_path)
+
+    def hold():
+        with saver.run_lock(ROOT):
+            pass
+
+    hold()
+    count = count_signal_points(hold)
+    assert count > 30
+    for number in range(1, count + 1):
+        interrupt_signal_point(hold, number)
+        gc.collect(1)
+        other = threading.Thread(target=hold, daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), f"interrupted at {number} of {count}"
+        assert not get_held_run_locks(), f"interrupted at {number} of {count}"
+        hold()
+
+
+def test_after_a_signal_at_any_point_a_put_outside_a_run_reads_what_is_new(tmp_path):
+    """While a run holds its lock through the saver, what another process puts is a conflict."""
+    saver, other = (ObjectStoreSaver(f"file://{tmp_path}") for _ in range(2))
+
+    def hold():
+        with saver.run_lock(ROOT):
+            pass
+
+    number = 1
+    while interrupt_signal_point(hold, number) is not None:
+        other.put(ROOT, make_following(number, freeze({"other": number})))
+        saver.put(ROOT, make_following(number, freeze({})))
+        number += 1
+    assert number > 100
 
 
 @pytest.mark.parametrize("name", ["put", "release", "delete", "copy", "prune", "replace"])

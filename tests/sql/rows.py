@@ -1,14 +1,18 @@
 """Statements that the tests of the databases share."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from tests.support.interruptions import count_signal_points, interrupt_signal_point
+
 
 def add_history(database, thread="t"):
     """Insert a live history; return its number."""
-    with database.transaction() as transaction:
-        ((history,),) = transaction.execute(
-            f"INSERT INTO {database.names.histories} (thread, namespace, version, created) VALUES (?, '', 0, 0) "
-            "RETURNING history",
-            (thread,),
-        )
+    insert = (
+        f"INSERT INTO {database.names.histories} (thread, namespace, version, created) VALUES (?, '', 0, 0) "
+        "RETURNING history"
+    )
+    ((history,),) = database.transact(lambda transaction: transaction.execute(insert, (thread,)))
     return history
 
 
@@ -41,3 +45,27 @@ def fenced_put(database, thread, history, position):
         f"{database.dialect.lock_rows(share='l', key_share='h')}",
         (position, b"", history, thread, token),
     )
+
+
+USES = {
+    "transact": lambda database: database.transact(
+        lambda transaction: transaction.execute(f"UPDATE {database.names.histories} SET created = 1")
+    ),
+    "write": lambda database: database.write(f"UPDATE {database.names.histories} SET created = 2"),
+    "read": lambda database: database.read("SELECT 1"),
+}
+
+
+def interrupt_at_each_point(database, other, use):
+    """Use a database, which a signal interrupts; then it, and another one in another thread of execution, can write."""
+    history = add_history(database)
+    operation = partial(USES[use], database)
+    operation()
+    count = count_signal_points(operation)
+    assert count > 10
+    with ThreadPoolExecutor(1) as executor:
+        for number in range(1, count + 1):
+            interrupt_signal_point(operation, number)
+            writing = executor.submit(put, other, history, 2 * number)
+            assert writing.result(10) == 1, f"interrupted at {number} of {count}"
+            assert put(database, history, 2 * number + 1) == 1, f"interrupted at {number} of {count}"

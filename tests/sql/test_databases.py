@@ -6,7 +6,7 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
 from savers._sql.statements import SCHEMA_VERSION
-from tests.sql.rows import add_history, positions, put
+from tests.sql.rows import USES, add_history, interrupt_at_each_point, positions, put
 from tests.support.databases import PostgresDatabase, PostgresSession, SqliteConnection, encode_text
 
 
@@ -23,8 +23,8 @@ def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
 def test_an_interrupt_from_the_keyboard_leaves_no_transaction(database, open_database, monkeypatch, statement):
     history = add_history(database)
     interrupt_once_after(monkeypatch, statement)
-    with pytest.raises(KeyboardInterrupt), database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {database.names.histories}")
+    with pytest.raises(KeyboardInterrupt):
+        database.transact(lambda transaction: transaction.execute(f"DELETE FROM {database.names.histories}"))
     monkeypatch.undo()
     assert put(database, history, 0) == 1
     assert positions(open_database(), history) == [0]
@@ -44,20 +44,30 @@ def interrupt_once_after(monkeypatch, beginning):
         monkeypatch.setattr(owner, "run", run)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("use", USES)
+def test_a_signal_at_any_point_leaves_no_transaction_and_no_lock(database, open_database, use):
+    interrupt_at_each_point(database, open_database(lock_timeout=1.0), use)
+
+
 def test_a_write_inside_a_transaction_of_the_same_thread_is_refused(database):
     history = add_history(database)
-    with database.transaction(), pytest.raises(RuntimeError):
-        put(database, history, 0)
+    with pytest.raises(RuntimeError):
+        database.transact(lambda _: put(database, history, 0))
     assert put(database, history, 0) == 1
 
 
 def test_a_writer_waits_for_another_one_and_then_gives_up(database, open_database):
     history = add_history(database)
     impatient = open_database(lock_timeout=0.05)
-    with database.transaction() as transaction:
-        transaction.execute(f"UPDATE {database.names.histories} SET version = 1")
-        with pytest.raises(CheckpointStorageError, match="lock_timeout"), impatient.transaction() as late:
-            late.execute(f"UPDATE {database.names.histories} SET version = 2")
+    update = f"UPDATE {database.names.histories} SET version = ?"
+
+    def keep_waiting(transaction):
+        transaction.execute(update, (1,))
+        with pytest.raises(CheckpointStorageError, match="lock_timeout"):
+            impatient.transact(lambda late: late.execute(update, (2,)))
+
+    database.transact(keep_waiting)
     assert put(impatient, history, 0) == 0
 
 

@@ -5,11 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
 
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
+from tests.sql.rows import USES, interrupt_at_each_point
 from tests.support.databases import PostgresDatabase, PostgresSession
 
 OFTEN = 7
@@ -77,12 +79,25 @@ def test_a_transaction_that_cannot_begin_leaves_none_open(guest, schema, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(PostgresSession, "run", time_out)
-        with pytest.raises(CheckpointStorageError, match="raise statement_timeout"), database.transaction():
-            pass
+        with pytest.raises(CheckpointStorageError, match="raise statement_timeout"):
+            database.transact(lambda _: None)
     assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-    with database.transaction() as transaction:
-        assert transaction.execute("SELECT 1") == [(1,)]
+    assert database.transact(lambda transaction: transaction.execute("SELECT 1")) == [(1,)]
     database.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("is_pool", [False, True])
+def test_a_signal_at_any_point_keeps_no_connection_of_an_application(server, guest, schema, is_pool, use):
+    with ConnectionPool(server.connection_string, min_size=1, open=True) as pool:
+        lent = pool if is_pool else guest
+        databases = [PostgresDatabase(pool=lent, schema=schema, lock_timeout=1.0) for _ in range(2)]
+        interrupt_at_each_point(*databases, use)
+        with pool.connection() as connection:
+            assert (connection if is_pool else guest).autocommit is False
+        for database in databases:
+            database.close()
 
 
 def test_a_pipeline_of_an_application_is_an_error(guest, schema):

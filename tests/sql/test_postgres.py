@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import psycopg
@@ -173,10 +172,14 @@ def test_the_error_of_a_slow_statement_names_the_setting_to_raise(server, schema
     saver = open_postgres_saver()
     saver.put("t", made({"n": 1}))
     limited = with_setting(server, "statement_timeout", "100")
-    with PostgresSaver(limited, schema=schema) as hasty, saver._database.transaction() as transaction:
+
+    def block(transaction):
         transaction.execute(f"SELECT 1 FROM {saver._database.names.histories} FOR UPDATE")
         with pytest.raises(CheckpointStorageError, match="statement timeout; raise statement_timeout of the role"):
             hasty.delete("t")
+
+    with PostgresSaver(limited, schema=schema) as hasty:
+        saver._database.transact(block)
     assert saver.get("t").state["n"] == 1
 
 
@@ -217,8 +220,10 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
     database = PostgresDatabase(pool=pool, schema=schema)
     history = add_history(database)
     assert put(database, history, 0) == 1
-    with pytest.raises(ZeroDivisionError), database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {database.names.histories}").append(1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        database.transact(
+            lambda transaction: transaction.execute(f"DELETE FROM {database.names.histories}").append(1 / 0)
+        )
     assert positions(database, history) == [0]
     database.close()
     assert not pool.closed
@@ -231,10 +236,14 @@ def test_a_guest_gives_connections_back_as_they_were(make_pool, schema, autocomm
 
 def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema, database, history):
     guest = PostgresDatabase(pool=make_pool(), schema=schema, lock_timeout=0.05)
-    with database.transaction() as transaction:
-        transaction.execute(f"UPDATE {database.names.histories} SET status = 'x'")
-        with pytest.raises(CheckpointStorageError, match="lock_timeout"), guest.transaction() as late:
-            late.execute(f"UPDATE {database.names.histories} SET status = 'y'")
+    update = f"UPDATE {database.names.histories} SET status = ?"
+
+    def keep_waiting(transaction):
+        transaction.execute(update, ("x",))
+        with pytest.raises(CheckpointStorageError, match="lock_timeout"):
+            guest.transact(lambda late: late.execute(update, ("y",)))
+
+    database.transact(keep_waiting)
     assert put(guest, history, 0) == 1
 
 
@@ -279,8 +288,10 @@ def test_a_prepared_statement_survives_a_rollback(database, history):
     position = prepare(database, history)
     for _ in range(PREPARED_AFTER + 1):
         database.read("SELECT 1")
-    with pytest.raises(ZeroDivisionError), database.transaction() as transaction:
-        transaction.execute(f"DELETE FROM {database.names.records}").append(1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        database.transact(
+            lambda transaction: transaction.execute(f"DELETE FROM {database.names.records}").append(1 / 0)
+        )
     assert put(database, history, position) == 1
     assert positions(database, history) == list(range(position + 1))
 
@@ -289,22 +300,24 @@ def test_a_prepared_statement_survives_a_rollback(database, history):
 
 
 def test_a_lost_connection_is_replaced_before_a_statement(server, database, history):
+    update = f"UPDATE {database.names.histories} SET status = 'x'"
     for position in range(3):
         server.end_connections()
         assert put(database, history, position) == 1
         server.end_connections()
         assert positions(database, history) == list(range(position + 1))
         server.end_connections()
-        with database.transaction() as transaction:
-            transaction.execute(f"UPDATE {database.names.histories} SET status = ?", (str(position),))
+        database.transact(lambda transaction: transaction.execute(update))
 
 
 def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_it_returns(database):
-    with database.transaction() as transaction:
+    def close(transaction):
         session = transaction._session
         database.close()
         assert not session.connection.closed
-    assert session.connection.closed
+        return session
+
+    assert database.transact(close).connection.closed
     assert database.read("SELECT 1") == [(1,)], "a later use connects again"
 
 
@@ -324,15 +337,14 @@ def test_a_transaction_of_a_paused_process_is_ended_by_the_server(
     paused = open_postgres(lease=0.1)
     paused.read("SELECT 1")
 
-    def pause():
-        with paused.transaction() as transaction:
-            transaction.execute(f"DELETE FROM {database.names.histories}")
-            while server.execute("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
-                pass
-            transaction.execute("SELECT 1")
+    def pause(transaction):
+        transaction.execute(f"DELETE FROM {database.names.histories}")
+        while server.execute("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
+            pass
+        transaction.execute("SELECT 1")
 
     with pytest.raises(CheckpointStorageError, match="nothing was changed"):
-        pause()
+        paused.transact(pause)
     paused.close()
     assert put(database, history, 0) == 1
 
@@ -374,20 +386,21 @@ def test_what_waits_for_a_rewrite_finds_the_new_history(server, open_postgres_sa
     other = open_postgres_saver()
     for number in range(3):
         saver.put("t", made({"n": number}))
-    transaction = saver._database.transaction
+    transact = saver._database.transact
     waiting = []
 
     with ThreadPoolExecutor(1) as executor:
 
-        @contextmanager
-        def wait_at_the_end():
-            with transaction() as opened:
-                yield opened
-                waiting.append(executor.submit(getattr(other, change), "t"))
-                while not server.execute(IS_WAITING):
-                    assert not waiting[0].done()
+        def transact_and_wait(work):
+            return transact(lambda transaction: wait_after(work(transaction)))
 
-        monkeypatch.setattr(saver._database, "transaction", wait_at_the_end)
+        def wait_after(freed):
+            waiting.append(executor.submit(getattr(other, change), "t"))
+            while not server.execute(IS_WAITING):
+                assert not waiting[0].done()
+            return freed
+
+        monkeypatch.setattr(saver._database, "transact", transact_and_wait)
         assert saver.prune("t", keep_last=2) == 1
         result = waiting[0].result()
     assert saver.list("t") == []

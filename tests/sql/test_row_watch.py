@@ -171,7 +171,8 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
         put(saver)
         database = saver._database
         statements = saver._store.statements
-        with database.transaction() as transaction:
+
+        def put_late(transaction):
             # As a put that has executed its statement and not committed yet.
             ((history,),) = transaction.execute(statements.select_history, ("t", "", 0))
             condition = (history, history, 0, None, history, None)
@@ -181,7 +182,9 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
             while not transaction.execute(f"SELECT 1 FROM {database.names.watchers}"):
                 assert not opening.done()
             assert not opening.done()
-        opening.result(LONG).close()
+            return opening
+
+        database.transact(put_late).result(LONG).close()
 
 
 def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema, monkeypatch):

@@ -15,6 +15,7 @@ from tests.sql.rows import add_history, fenced_put
 from tests.support.client import ROOT
 from tests.support.databases import PostgresDatabase
 from tests.support.forked import run_in_child
+from tests.support.interruptions import count_signal_points, interrupt_signal_point
 
 SOON = 60
 """Seconds within which anything happens that must happen."""
@@ -142,6 +143,25 @@ def wait_until(condition):
             return
         event.wait(0.01)
     raise AssertionError("it does not happen")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_lock_that_a_signal_interrupts_at_any_point_is_free(open_postgres):
+    """That of a file is interrupted in tests/disk/test_interruptions.py."""
+    locks, locks_of_other = (open_postgres(lease=3600).run_locks for _ in range(2))
+
+    def hold():
+        with locks.hold("t", SOON):
+            pass
+
+    hold()
+    count = count_signal_points(hold)
+    assert count > 30
+    for number in range(1, count + 1):
+        interrupt_signal_point(hold, number)
+        with locks_of_other.hold("t", 5):
+            assert locks.token_of("t") is None, f"interrupted at {number} of {count}"
+        hold()
 
 
 def test_a_lease_is_renewed_while_the_lock_is_held(open_postgres):

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import _GeneratorContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
@@ -19,7 +18,6 @@ from tests.sql.savers import fill, put, run_sql
 from tests.support.checkpoints import list_ids, list_states
 from tests.support.client import start_client
 from tests.support.databases import OutcomeUnknownError, limit_read
-from tests.support.interruptions import interrupting_entry
 from tests.support.logs import limit_cache
 
 T = RunnableConfig("t")
@@ -121,13 +119,13 @@ def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, u
 
 def test_a_copy_to_a_thread_that_another_process_begins_is_a_conflict(saver, open_saver, monkeypatch):
     fill(saver, 3)
-    transaction = saver._database.transaction
+    transact = saver._database.transact
 
-    def begin_and_open():
+    def begin_and_transact(work):
         put(open_saver(), {"n": 1}, thread="u")
-        return transaction()
+        return transact(work)
 
-    monkeypatch.setattr(saver._database, "transaction", begin_and_open)
+    monkeypatch.setattr(saver._database, "transact", begin_and_transact)
     with pytest.raises(CheckpointConflictError, match="another process has written to it; copy again"):
         saver.copy("t", "u")
     assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("u"))] == [{"n": 1}]
@@ -158,7 +156,7 @@ class Unsure:
         self.times = times
         database.write = self.around(database.write)
         database.write_returning = self.around(database.write_returning)
-        database.transaction = partial(self.transaction, database.transaction)
+        database.transact = partial(self.transact, database.transact)
 
     def fail(self):
         if self.times:
@@ -175,13 +173,16 @@ class Unsure:
 
         return execute_unsurely
 
-    @contextmanager
-    def transaction(self, begin):
-        with begin() as transaction:
-            yield transaction
+    def transact(self, transact, work):
+        def work_unsurely(transaction):
+            result = work(transaction)
             if not self.is_committed:
                 self.fail()
+            return result
+
+        result = transact(work_unsurely)
         self.fail()
+        return result
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
@@ -337,28 +338,3 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
     assert sum(sizes) <= 200_000
     for thread in threads:
         assert saver.get(thread).state["n"] == 11
-
-
-CHANGES_OF_A_THREAD = {
-    "put": lambda saver: put(saver, {"n": 1}, "new"),
-    "release": lambda saver: saver.release(T),
-    "delete": lambda saver: saver.delete("t"),
-    "copy": lambda saver: saver.copy("t", "u"),
-    "prune": lambda saver: saver.prune("t", keep_last=1),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES_OF_A_THREAD)
-def test_a_signal_when_a_transaction_is_left_does_not_leave_it_open(saver, open_saver, name):
-    fill(saver, 3)
-
-    def is_exit(frame):
-        is_exit = frame.f_code is _GeneratorContextManager.__exit__.__code__
-        return is_exit and frame.f_locals["self"].gen.__name__ == "transaction"
-
-    with interrupting_entry(is_exit) as raised:
-        CHANGES_OF_A_THREAD[name](saver)
-    for writer in (open_saver(lock_timeout=1), saver):
-        put(writer, {"n": 2})
-    assert [each.state for each in saver.list(T)[:2]] == [{"n": 2}, {"n": 2}]
-    del raised  # it has kept the frames of the transaction until here

@@ -165,13 +165,12 @@ def test_a_full_disk_leaves_what_was_there(database, history):
         put(database, history, 1, os.urandom(100_000))
     assert caught.value.errno == errno.ENOSPC
 
-    def write_much():
-        with database.transaction() as transaction:
-            transaction.execute(f"UPDATE {database.names.histories} SET version = 1")
-            transaction.execute(f"UPDATE {database.names.records} SET frame = ?", (os.urandom(100_000),))
+    def write_much(transaction):
+        transaction.execute(f"UPDATE {database.names.histories} SET version = 1")
+        transaction.execute(f"UPDATE {database.names.records} SET frame = ?", (os.urandom(100_000),))
 
     with pytest.raises(CheckpointStorageError, match="full"):
-        write_much()
+        database.transact(write_much)
     database.read("PRAGMA max_page_count = 1000000")
     assert put(database, history, 1, os.urandom(100_000)) == 1
 
@@ -182,8 +181,8 @@ def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch, database
 
     with monkeypatch.context() as patch:
         patch.setattr(SqliteConnection, "roll_back_if_open", fail)
-        with pytest.raises(CheckpointStorageError, match="a fault"), database.transaction():
-            raise KeyError
+        with pytest.raises(CheckpointStorageError, match="a fault"):
+            database.transact(lambda _: 1 / 0)
     assert put(database, history, 0) == 1
     with closing(SqliteDatabase(file, fsync="never")) as other:
         assert positions(other, history) == [0]

@@ -7,11 +7,17 @@ Left out are places at which Python runs no signal handler, or none against whic
 which does nothing; the end of an `except` block, where the exception would go on being handled; the way out of a `with` block
 that ended well, between its last line and the call of `__exit__`; the way into an `__exit__` that is written in Python; and
 what a generator does when it is closed, and a `__del__`, because Python reports an exception there and goes on.
+
+`count_signal_points` and `interrupt_signal_point` are for short operations that hold a lock. The points are those at which
+Python runs a signal handler, also in contextlib and threading: when a function is entered, an `__exit__` too, and when a
+function in C returns.
 """
 
+import contextlib
 import dis
 import inspect
 import sys
+import threading
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,6 +27,8 @@ import graphkit
 import savers
 
 _PACKAGES = tuple(str(Path(package.__file__).parent) for package in (graphkit, savers))
+
+_SIGNALLED = (*_PACKAGES, contextlib.__file__, threading.__file__)
 
 
 class Place(NamedTuple):
@@ -150,3 +158,49 @@ def _tracing(tracer):
         yield
     finally:
         sys.settrace(before)
+
+
+def count_signal_points(operation):
+    """Run an operation; return at how many points a signal may interrupt it."""
+    profiler = _Profiler(None)
+    profiler.run(operation)
+    return profiler.count
+
+
+def interrupt_signal_point(operation, number):
+    """Run an operation that a signal interrupts at a point; return the exception, which keeps the frames alive, or None.
+
+    So does Python for the last exception of an interactive session.
+    """
+    try:
+        _Profiler(number).run(operation)
+    except KeyboardInterrupt as error:
+        return error
+    return None
+
+
+class _Profiler:
+    """Counts the points at which a thread of execution would run a signal handler, and raises at one of them."""
+
+    def __init__(self, number):
+        self.count = 0
+        self._number = number
+
+    def run(self, operation):
+        before = sys.getprofile()
+        sys.setprofile(self._note)
+        try:
+            operation()
+        finally:
+            sys.setprofile(before)
+
+    def _note(self, frame, event, argument):
+        code = frame.f_code
+        if not code.co_filename.startswith(_SIGNALLED) or code.co_name == "__del__":
+            return
+        # A generator that goes on would not catch what is raised here.
+        is_entered = event == "call" and not code.co_flags & inspect.CO_GENERATOR
+        if is_entered or event == "c_return":
+            self.count += 1
+            if self.count == self._number:
+                raise KeyboardInterrupt

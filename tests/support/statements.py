@@ -1,5 +1,7 @@
 """How many statements the operations of a saver on a database take: each is a round trip on PostgreSQL."""
 
+from functools import partial
+
 
 class StatementCounter:
     """Counts the statements that a saver executes, with those that begin and end a transaction."""
@@ -11,8 +13,7 @@ class StatementCounter:
         database = saver._database
         for name in ("read", "write", "write_returning"):
             monkeypatch.setattr(database, name, self._wrap(getattr(database, name)))
-        transaction = database.transaction
-        monkeypatch.setattr(database, "transaction", lambda: self._open(transaction))
+        monkeypatch.setattr(database, "transact", partial(self._transact, database.transact))
 
     def _wrap(self, execute):
         def counted(sql, *parameters):
@@ -24,9 +25,9 @@ class StatementCounter:
 
         return counted
 
-    def _open(self, transaction):
+    def _transact(self, transact, work):
         self.statements += ["BEGIN", "COMMIT"]
-        return transaction()
+        return transact(work)
 
     def count(self, call):
         """Return how many statements a call takes; those within a transaction are not counted."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
+from graphkit._options import parse_json
 from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
@@ -301,6 +302,6 @@ def _parse_approval(line: str) -> Any:
     if word.lower() in {"n", "no"}:
         return {"approved": False, "reason": rest.strip()} if rest.strip() else False
     if word.startswith("{"):
-        with suppress(ValueError):
-            return {"approved": True, "arguments": json.loads(line)}
+        with suppress(ValueError, RecursionError):
+            return {"approved": True, "arguments": parse_json(line)}
     return None

@@ -223,7 +223,7 @@ _EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
 class CheckpointerConfig(Settings):
-    """Which saver an agent uses. Immutable.
+    """Which saver an agent uses. Immutable. `from_dict` reads the block `checkpointer` of a file.
 
     Making one checks its shape: the type exists, and there is no unknown key. `build` imports the
     backend of the type, and no other, and checks the arguments in `config`.
@@ -344,15 +344,6 @@ class CheckpointerConfig(Settings):
         """As `to_dict`, with names for objects."""
         plain: dict[str, Any] = dump_value(self.to_dict(), path)
         return plain
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` returned, or the block `checkpointer` of a file.
-
-        Raises:
-            CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
-        """
-        return cls.from_mapping(mapping)
 
 
 @final
@@ -905,7 +896,7 @@ StepEntry = Annotated[
 
 @final
 class AgentConfig(Settings):
-    """An agent.
+    """An agent as data. `from_dict` reads what `to_dict` returned, or the content of an agent file.
 
     `AgentBuilderDirector` builds it. `to_dict` returns plain data, in which functions and classes are named
     `module:name`. Building a configuration that was read by `from_dict` therefore needs those objects in place of
@@ -972,17 +963,6 @@ class AgentConfig(Settings):
         """
         return self.dump()
 
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read plain data: what `to_dict` returned, or the content of an agent file.
-
-        Nothing is imported: names of functions and classes stay names.
-
-        Raises:
-            AgentConfigurationError: a key is unknown, missing or wrong. The message names each.
-        """
-        return cls.from_mapping(mapping)
-
     def dump(self, path: Path = ()) -> dict[str, Any]:
         """As in Settings, with the texts of a file as the file has them."""
         plain = super().dump(path)
@@ -1023,5 +1003,4 @@ def _restore(plain: Any, written: Mapping[str, str]) -> Any:
 
 
 AgentStepSettings.model_rebuild()
-LlmStepSettings.model_rebuild()
 AgentConfig.model_rebuild()

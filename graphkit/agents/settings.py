@@ -155,11 +155,14 @@ class Settings(BaseModel):
         return validate(data)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read a mapping, such as a part of a file.
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read plain data: what `to_dict` returned, or a part of a file.
+
+        Nothing is imported: names of functions and classes stay names.
 
         Raises:
-            ValueError: not a mapping, or a key is unknown, missing or wrong.
+            AgentConfigurationError, CheckpointerConfigurationError: it is no mapping, or a key is unknown, missing or
+                wrong. The message names each. The class is that which the constructor raises.
         """
         checked: object = mapping
         if not isinstance(checked, Mapping):

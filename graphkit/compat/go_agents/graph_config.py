@@ -41,7 +41,7 @@ class _Config(Settings):
             fields = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise CheckpointerConfigurationError(f"not JSON: {error}") from error
-        return cls.from_mapping(fields)
+        return cls.from_dict(fields)
 
     def to_json(self) -> str:
         """Return the fields that were set as JSON; `from_json` reads an equal configuration."""

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from contextlib import aclosing
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def use_tools(server, use):
     """Run a coroutine function with the tools of a server by name."""
 
     async def main():
-        async with McpServers({"test": server.settings}) as servers:
+        async with aclosing(McpServers({"test": server.settings})) as servers:
             await use(await tools_of(servers))
 
     asyncio.run(main())
@@ -278,7 +279,7 @@ def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
         return weakref.ref(node)
 
     async def use():
-        async with McpServers({"test": plain.settings}) as servers:
+        async with aclosing(McpServers({"test": plain.settings})) as servers:
             node = await asyncio.create_task(connect(servers))
             call = await tools_of(servers)
             await call["add"](a=1, b=2)
@@ -348,7 +349,7 @@ def call_over_http(answer_call, **settings):
             self.send("", "text/plain")
 
     async def call(url):
-        async with McpServers({"web": {"url": url} | settings}) as servers:
+        async with aclosing(McpServers({"web": {"url": url} | settings})) as servers:
             (tool,) = await servers.atools()
             with pytest.raises(McpServerError) as caught:
                 await tool.function()
@@ -432,7 +433,7 @@ def test_a_resume_connects_again_from_stored_settings(plain, tmp_path):
         servers = McpServers(json.loads(stored))
 
         async def count(state):
-            async with servers:
+            async with aclosing(servers):
                 call = await tools_of(servers)
                 return {"sum": int(await call["add"](a=state["sum"], b=1))}
 
@@ -522,7 +523,7 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     servers = McpServers({"test": settings})
 
     async def use():
-        async with servers:
+        async with aclosing(servers):
             call = await tools_of(servers)
             errors = {"tool": McpToolError, "protocol": McpServerError}
             for kind, error in errors.items():
@@ -556,7 +557,7 @@ def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings
     servers = McpServers({"web": http.settings | settings})
 
     async def use():
-        async with servers:
+        async with aclosing(servers):
             call = await tools_of(servers)
             assert await call["authorization"]() == sent
             http.kill()

@@ -402,8 +402,7 @@ def dump_value(value: Any, path: Path) -> Any:
         return {name: dump_value(item, (*path, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [dump_value(item, (*path, index)) for index, item in enumerate(value)]
-    dump = getattr(value, "dump", None)
-    return name_object(value, path) if dump is None else dump(path)
+    return value.dump(path) if isinstance(value, Settings) else name_object(value, path)
 
 
 def name_object(thing: Any, path: Path) -> str:

@@ -308,17 +308,19 @@ class CheckpointerConfig(Settings):
         """Return the key of `config` that `check` refused with an error; None if a key is missing.
 
         An error of a saver, which any package may define, does not say which option it is about. Without the
-        wrong option there is no error or another one; without any other option it stays the same.
+        wrong option there is no error. If there is another one then, several are wrong.
         """
+        changing = None
         for name in self.config or {}:
             others = {other: value for other, value in (self.config or {}).items() if other != name}
             try:
                 self.model_copy(update={"config": others}).check()
             except CheckpointerConfigurationError as other_error:
-                if str(other_error) == str(error):
-                    continue
-            return name
-        return None
+                if str(other_error) != str(error):
+                    changing = name
+            else:
+                return name
+        return changing
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
         """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""

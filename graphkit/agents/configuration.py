@@ -45,7 +45,6 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
-    dump_value,
     format_path,
     make_policy,
     mapping_or_other,
@@ -219,21 +218,21 @@ REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if na
 
 _HIDDEN_OPTION: Final = "connection_string"
 """May have a password, so that no error and no `repr` shows it."""
-_EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
 class CheckpointerConfig(Settings):
-    """Which saver an agent uses. Immutable. `from_dict` reads the block `checkpointer` of a file.
+    """Which saver an agent uses. Immutable.
 
-    Making one checks its shape: the type exists, and there is no unknown key. `build` imports the
-    backend of the type, and no other, and checks the arguments in `config`.
+    Making one checks its shape: the type exists, and there is no unknown key. `from_dict` makes one of the block
+    `checkpointer` of a file. `build` imports the backend of the type, and no other, and checks the arguments in
+    `config`.
 
         CheckpointerConfig("sqlite", {"db_file": "runs.db"}).build()
     """
 
     error_class = CheckpointerConfigurationError
 
-    type: str = Field("memory", json_schema_extra={"examples": list(_EXAMPLES)})
+    type: str = Field("memory", examples=["memory", "versioned_memory", "file", "sqlite", "postgres"])
     """The kind of saver: `memory`, `versioned_memory`, `file` (also `disk`, `filesystem`), `sqlite`, `postgres`, or
     a kind that is registered or installed."""
     config: dict[str, Any] | None = Field(None, repr=False)
@@ -342,11 +341,6 @@ class CheckpointerConfig(Settings):
             "enabled": self.enabled,
         }
 
-    def dump(self, path: Path = ()) -> dict[str, Any]:
-        """As `to_dict`, with names for objects."""
-        plain: dict[str, Any] = dump_value(self.to_dict(), path)
-        return plain
-
 
 @final
 class CheckpointerYAMLHandler:
@@ -398,7 +392,6 @@ def parse_checkpointer(checkpointer: Any) -> Any:
 
 # MCP servers
 
-_CALL_TIMEOUT: Final = 300.0
 _KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", "token_env"}}
 """The keys that do not go with a server that is reached by its URL, or started by a command."""
 
@@ -421,7 +414,7 @@ _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<n
 class McpCallSettings(Settings):
     """How calls of tools are executed; as the options of `tool()`."""
 
-    timeout: Seconds | None = _CALL_TIMEOUT
+    timeout: Seconds | None = 300.0
     """Seconds for one attempt; `null`: no limit."""
     retry: Retry | None = None
     """When a failed call is executed again, also one that the server may have executed. Without it: never."""
@@ -898,11 +891,11 @@ StepEntry = Annotated[
 
 @final
 class AgentConfig(Settings):
-    """An agent as data. `from_dict` reads what `to_dict` returned, or the content of an agent file.
+    """An agent.
 
     `AgentBuilderDirector` builds it. `to_dict` returns plain data, in which functions and classes are named
-    `module:name`. Building a configuration that was read by `from_dict` therefore needs those objects in place of
-    their names; `load_agent` puts them there, for a file that the user wrote.
+    `module:name`, and `from_dict` reads them. Building a configuration that was read by `from_dict` therefore needs
+    those objects in place of their names; `load_agent` puts them there, for a file that the user wrote.
     """
 
     model_config = ConfigDict(frozen=False, json_schema_extra={"required": ["steps"]})

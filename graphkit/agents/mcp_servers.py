@@ -54,9 +54,6 @@ class McpServers:
             require_package("mcp")
         self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
 
-    def __repr__(self) -> str:
-        return f"McpServers({', '.join(self.settings)})"
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("McpServers cannot be pickled: build them again from their settings")
 

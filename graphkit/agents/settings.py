@@ -444,7 +444,6 @@ _SCALARS: Final = frozenset({_TAG + "null", _TAG + "bool", _TAG + "int", _TAG + 
 _MOST_VALUES: Final = 100_000
 """Aliases may make a small file large; one with more values is refused."""
 _VARIABLE: Final = re.compile(r"\$(\$\{|\{([^{}]*)\})")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Entry(NamedTuple):
@@ -522,8 +521,7 @@ class YamlFile:
         try:
             root = yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = None if mark is None else mark.line + 1
+            line = error.problem_mark.line + 1
             raise AgentFileSyntaxError(f"is not YAML: {error.problem}", file=self.path, line=line) from error
         except (yaml.YAMLError, RecursionError) as error:
             reason = str(error).splitlines()[0]
@@ -615,7 +613,7 @@ class YamlFile:
             if match[1] == "${":
                 return "${"
             name = match[2]
-            if not _NAME.fullmatch(name):
+            if not name.isidentifier():
                 reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
                 raise self._error_at(node, reason, path)
             if name not in self._environment:

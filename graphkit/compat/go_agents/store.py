@@ -308,10 +308,8 @@ class CheckpointStore:
             CheckpointNotFoundError: there is no such run; the message names it.
             CheckpointCorruptionError: its bytes are damaged.
         """
-        checkpoint = None
         config = self._find_run(run_id)
-        if config is not None:
-            checkpoint = self.saver.get(config)
+        checkpoint = None if config is None else self.saver.get(config)
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, "a checkpoint", "list() names the runs that have one")
         return State._restore(  # noqa: SLF001 - the other class of this module

@@ -389,7 +389,9 @@ def run_agent(settings, *replies, tool_calls=(), **changes):
         script = AsyncScript(calling(*tool_calls), *replies)
         agent = await AgentBuilder().with_chat(script, name="chat").with_mcp_servers(servers).abuild()
         async with agent:
-            return contents(await agent.arun("go"))
+            state = await agent.arun("go")
+        assert len(asyncio.all_tasks()) == 1  # the agent has closed its connection
+        return contents(state)
 
     return asyncio.run(use())
 
@@ -456,8 +458,11 @@ def test_a_resume_connects_again_from_stored_settings(plain, tmp_path):
 @pytest.mark.usefixtures("short_ends")
 def test_a_server_that_does_not_answer_is_not_left_running():
     async def use():
+        late = {"command": "/bin/sleep", "args": ["60"]}
         with pytest.raises(McpServerError):
-            await McpServers({"late": {"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}}).atools()
+            await McpServers({"late": late | {"timeout": 0.05}}).atools()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(McpServers({"late": late}).atools(), 0.05)
         return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
 
     assert asyncio.run(use()) == []

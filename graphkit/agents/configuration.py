@@ -715,8 +715,7 @@ class ThreadIdSettings(Settings):
 
     def make_manager(self) -> ThreadIDManager:
         """Return what makes the ids."""
-        options = {name: getattr(self, name) for name in self.model_fields_set - {"strategy"}}
-        return ThreadIDManager(self.strategy, **options)
+        return ThreadIDManager(**dict(self.set_fields()))
 
 
 ThreadIdEntry = Annotated[

@@ -52,12 +52,11 @@ class _Config(Settings):
 
         Each field that the other one sets wins, also if its value is zero, False or None.
         """
-        fields = {name: getattr(self, name) for name in self.model_fields_set}
-        for name in other.model_fields_set:
+        fields = dict(self.set_fields())
+        for name, new in other.set_fields():
             # Nested configurations are merged as well: one that sets `checkpoint.interval` alone leaves
             # the store of the other as it is.
             old = getattr(self, name)
-            new = getattr(other, name)
             fields[name] = old.merge(new) if isinstance(old, _Config) and isinstance(new, _Config) else new
         return type(self)(**fields)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Final, Self, final, overload
+from typing import Any, Self, final, overload
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
@@ -17,7 +17,6 @@ from graphkit.agents.steps import text_unread
 from graphkit.agents.thread_ids import ThreadIDManager, check_thread_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
-_ASYNC_METHODS: Final = {"run": "arun", "stream": "astream"}
 AgentInput = Input | str
 """As the input of a run; a text is a message of the user."""
 
@@ -251,10 +250,10 @@ class Agent:
         graph = self._require_graph(method)
         # Before the input is looked at, so that nothing is stored: in the middle of a run, the first steps would be.
         names = ", ".join(map(repr, graph.topology.asynchronous))
-        if names and method in _ASYNC_METHODS:
+        if names and method in {"run", "stream"}:
             raise GraphRunnerError(
                 f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): "
-                f"call {_ASYNC_METHODS[method]}() instead"
+                f"call a{method}() instead"
             )
         if thread_id:
             check_thread_id(thread_id)

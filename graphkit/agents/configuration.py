@@ -45,7 +45,6 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
-    dump_value,
     format_path,
     make_policy,
     mapping_or_other,
@@ -219,21 +218,21 @@ REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if na
 
 _HIDDEN_OPTION: Final = "connection_string"
 """May have a password, so that no error and no `repr` shows it."""
-_EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
 class CheckpointerConfig(Settings):
     """Which saver an agent uses. Immutable.
 
-    Making one checks its shape: the type exists, and there is no unknown key. `build` imports the
-    backend of the type, and no other, and checks the arguments in `config`.
+    Making one checks its shape: the type exists, and there is no unknown key. `from_dict` makes one of the block
+    `checkpointer` of a file. `build` imports the backend of the type, and no other, and checks the arguments in
+    `config`.
 
         CheckpointerConfig("sqlite", {"db_file": "runs.db"}).build()
     """
 
     error_class = CheckpointerConfigurationError
 
-    type: str = Field("memory", json_schema_extra={"examples": list(_EXAMPLES)})
+    type: str = Field("memory", examples=["memory", "versioned_memory", "file", "sqlite", "postgres"])
     """The kind of saver: `memory`, `versioned_memory`, `file` (also `disk`, `filesystem`), `sqlite`, `postgres`, or
     a kind that is registered or installed."""
     config: dict[str, Any] | None = Field(None, repr=False)
@@ -308,17 +307,19 @@ class CheckpointerConfig(Settings):
         """Return the key of `config` that `check` refused with an error; None if a key is missing.
 
         An error of a saver, which any package may define, does not say which option it is about. Without the
-        wrong option there is no error or another one; without any other option it stays the same.
+        wrong option there is no error. If there is another one then, several are wrong.
         """
+        changing = None
         for name in self.config or {}:
             others = {other: value for other, value in (self.config or {}).items() if other != name}
             try:
                 self.model_copy(update={"config": others}).check()
             except CheckpointerConfigurationError as other_error:
-                if str(other_error) == str(error):
-                    continue
-            return name
-        return None
+                if str(other_error) != str(error):
+                    changing = name
+            else:
+                return name
+        return changing
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
         """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
@@ -339,20 +340,6 @@ class CheckpointerConfig(Settings):
             "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
             "enabled": self.enabled,
         }
-
-    def dump(self, path: Path = ()) -> dict[str, Any]:
-        """As `to_dict`, with names for objects."""
-        plain: dict[str, Any] = dump_value(self.to_dict(), path)
-        return plain
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` returned, or the block `checkpointer` of a file.
-
-        Raises:
-            CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
-        """
-        return cls.from_mapping(mapping)
 
 
 @final
@@ -405,7 +392,6 @@ def parse_checkpointer(checkpointer: Any) -> Any:
 
 # MCP servers
 
-_CALL_TIMEOUT: Final = 300.0
 _KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", "token_env"}}
 """The keys that do not go with a server that is reached by its URL, or started by a command."""
 
@@ -428,7 +414,7 @@ _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<n
 class McpCallSettings(Settings):
     """How calls of tools are executed; as the options of `tool()`."""
 
-    timeout: Seconds | None = _CALL_TIMEOUT
+    timeout: Seconds | None = 300.0
     """Seconds for one attempt; `null`: no limit."""
     retry: Retry | None = None
     """When a failed call is executed again, also one that the server may have executed. Without it: never."""
@@ -729,8 +715,7 @@ class ThreadIdSettings(Settings):
 
     def make_manager(self) -> ThreadIDManager:
         """Return what makes the ids."""
-        options = {name: getattr(self, name) for name in self.model_fields_set - {"strategy"}}
-        return ThreadIDManager(self.strategy, **options)
+        return ThreadIDManager(**dict(self.set_fields()))
 
 
 ThreadIdEntry = Annotated[
@@ -908,8 +893,8 @@ class AgentConfig(Settings):
     """An agent.
 
     `AgentBuilderDirector` builds it. `to_dict` returns plain data, in which functions and classes are named
-    `module:name`. Building a configuration that was read by `from_dict` therefore needs those objects in place of
-    their names; `load_agent` puts them there, for a file that the user wrote.
+    `module:name`, and `from_dict` reads them. Building a configuration that was read by `from_dict` therefore needs
+    those objects in place of their names; `load_agent` puts them there, for a file that the user wrote.
     """
 
     model_config = ConfigDict(frozen=False, json_schema_extra={"required": ["steps"]})
@@ -972,17 +957,6 @@ class AgentConfig(Settings):
         """
         return self.dump()
 
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read plain data: what `to_dict` returned, or the content of an agent file.
-
-        Nothing is imported: names of functions and classes stay names.
-
-        Raises:
-            AgentConfigurationError: a key is unknown, missing or wrong. The message names each.
-        """
-        return cls.from_mapping(mapping)
-
     def dump(self, path: Path = ()) -> dict[str, Any]:
         """As in Settings, with the texts of a file as the file has them."""
         plain = super().dump(path)
@@ -1023,5 +997,4 @@ def _restore(plain: Any, written: Mapping[str, str]) -> Any:
 
 
 AgentStepSettings.model_rebuild()
-LlmStepSettings.model_rebuild()
 AgentConfig.model_rebuild()

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from graphkit.agents.configuration import AgentConfig, McpServer
 from graphkit.agents.messages import to_plain
@@ -54,17 +54,8 @@ class McpServers:
             require_package("mcp")
         self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
 
-    def __repr__(self) -> str:
-        return f"McpServers({', '.join(self.settings)})"
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("McpServers cannot be pickled: build them again from their settings")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
     def tools(self) -> list[Tool]:
         """Return the tools of all servers; see `atools`. The connections are closed again.
@@ -232,7 +223,6 @@ class _LoopConnections:
         """Close all of them."""
         closing = [connection.close() for connection in self._open.values()]
         await asyncio.gather(*closing)
-        self._open.clear()
 
 
 async def _list_all_tools(client: Client) -> list[Any]:

@@ -171,13 +171,10 @@ def make_sendable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        pass
-    else:
-        return text
-    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    sendable = joined.encode("utf-8", "backslashreplace").decode()
-    halves = sorted({character for character in joined if "\ud800" <= character <= "\udfff"})
-    if halves:
-        replaced = ", ".join(map(ascii, halves))
-        _LOGGER.warning("replaced half of a surrogate pair, which cannot be sent, by its escape: %s", replaced)
-    return sendable
+        joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        halves = sorted({character for character in joined if "\ud800" <= character <= "\udfff"})
+        if halves:
+            replaced = ", ".join(map(ascii, halves))
+            _LOGGER.warning("replaced half of a surrogate pair, which cannot be sent, by its escape: %s", replaced)
+        return joined.encode("utf-8", "backslashreplace").decode()
+    return text

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from json import JSONDecodeError
-from time import sleep
+from time import sleep, time
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from pydantic import SecretStr
@@ -97,7 +97,7 @@ def make_model(llm_config: Any) -> Model:
     if isinstance(llm_config, str):
         return OpenAIModel(ModelSettings.from_text(llm_config))
     if isinstance(llm_config, Mapping):
-        return OpenAIModel(ModelSettings.from_mapping(llm_config))
+        return OpenAIModel(ModelSettings.from_dict(llm_config))
     if isinstance(llm_config, ModelSettings):
         return OpenAIModel(llm_config)
     if callable(llm_config):
@@ -134,13 +134,12 @@ class FunctionModel:
             RuntimeError: the function is asynchronous.
             TypeError, ValueError: it returned something else than a text or a message.
         """
-        if self.is_async:
-            raise self._needs_arun()
         result = self._call(messages, tools, on_text)
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()  # nothing will await it, and Python would warn about it
-            raise self._needs_arun()
+            name = _name_of(self._function)
+            raise RuntimeError(f"the model {name} is asynchronous: run the agent with arun or astream")
         return as_reply(result)
 
     async def arequest(
@@ -159,9 +158,6 @@ class FunctionModel:
         named = {"tools": tools, "on_text": on_text}
         wanted = {name: named[name] for name in self._passes}
         return self._function(list(messages), **wanted)
-
-    def _needs_arun(self) -> RuntimeError:
-        return RuntimeError(f"the model {_name_of(self._function)} is asynchronous: run the agent with arun or astream")
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -440,17 +436,13 @@ def _parse_retry_after(value: str | None) -> float | None:
         return max(0.0, float(value))
     except ValueError:
         pass
-    from datetime import UTC, datetime
-    from email.utils import parsedate_to_datetime
+    from email.utils import mktime_tz, parsedate_tz
 
+    then = parsedate_tz(value)
     try:
-        then = parsedate_to_datetime(value)
-    except ValueError:
+        return None if then is None else max(0.0, mktime_tz(then) - time())
+    except ValueError:  # a year of five digits
         return None
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    left = then - datetime.now(UTC)
-    return max(0.0, left.total_seconds())
 
 
 _NO_KEY: Final = "-"

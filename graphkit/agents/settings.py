@@ -155,11 +155,14 @@ class Settings(BaseModel):
         return validate(data)
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read a mapping, such as a part of a file.
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read plain data: what `to_dict` returned, or a part of a file.
+
+        Nothing is imported: names of functions and classes stay names.
 
         Raises:
-            ValueError: not a mapping, or a key is unknown, missing or wrong.
+            AgentConfigurationError, CheckpointerConfigurationError: it is no mapping, or a key is unknown, missing or
+                wrong. The message names each. The class is that which the constructor raises.
         """
         checked: object = mapping
         if not isinstance(checked, Mapping):
@@ -399,8 +402,7 @@ def dump_value(value: Any, path: Path) -> Any:
         return {name: dump_value(item, (*path, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [dump_value(item, (*path, index)) for index, item in enumerate(value)]
-    dump = getattr(value, "dump", None)
-    return name_object(value, path) if dump is None else dump(path)
+    return value.dump(path) if isinstance(value, Settings) else name_object(value, path)
 
 
 def name_object(thing: Any, path: Path) -> str:
@@ -442,7 +444,6 @@ _SCALARS: Final = frozenset({_TAG + "null", _TAG + "bool", _TAG + "int", _TAG + 
 _MOST_VALUES: Final = 100_000
 """Aliases may make a small file large; one with more values is refused."""
 _VARIABLE: Final = re.compile(r"\$(\$\{|\{([^{}]*)\})")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Entry(NamedTuple):
@@ -520,8 +521,7 @@ class YamlFile:
         try:
             root = yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = None if mark is None else mark.line + 1
+            line = error.problem_mark.line + 1
             raise AgentFileSyntaxError(f"is not YAML: {error.problem}", file=self.path, line=line) from error
         except (yaml.YAMLError, RecursionError) as error:
             reason = str(error).splitlines()[0]
@@ -613,7 +613,7 @@ class YamlFile:
             if match[1] == "${":
                 return "${"
             name = match[2]
-            if not _NAME.fullmatch(name):
+            if not name.isidentifier():
                 reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
                 raise self._error_at(node, reason, path)
             if name not in self._environment:

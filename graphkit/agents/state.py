@@ -369,10 +369,8 @@ def _decode(values: JsonValueCodec, given: Any, name: str) -> Any:
         raise CheckpointFormatError(_WHERE, f"{name} is damaged: {error}") from error
 
 
-def _parse_time(given: object) -> datetime:
-    if isinstance(given, datetime):
-        return given
+def _parse_time(given: Any) -> datetime:
     try:
-        return datetime.fromisoformat(given)  # type: ignore[arg-type]
+        return datetime.fromisoformat(given)
     except (TypeError, ValueError) as error:
         raise CheckpointFormatError(_WHERE, f"timestamp must be a time in ISO format, not {given!r}") from error

@@ -6,8 +6,8 @@ While a model answers, its request runs on a thread or as a task, and the step y
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
 from functools import partial
@@ -84,7 +84,7 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
     return reply
 
 
-async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncIterator[str | Message]:
+async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncGenerator[str | Message, None]:
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
     import asyncio  # 25 ms to import, and only asynchronous runs need it
 
@@ -216,11 +216,13 @@ class ChatStep:
         messages = self._make_messages(state)
         tools = [tool.schema for tool in self.tools.values()]
         if IS_TEXT_READ.get():
-            async for item in astream_text(lambda on_text: self._model.arequest(messages, tools, on_text)):
-                if isinstance(item, str):
-                    yield item
-                else:
-                    reply = item
+            items = astream_text(lambda on_text: self._model.arequest(messages, tools, on_text))
+            async with aclosing(items):  # a stream that is closed ends with its request
+                async for item in items:
+                    if isinstance(item, str):
+                        yield item
+                    else:
+                        reply = item
         else:
             reply = await self._model.arequest(messages, tools)
         yield Command(update=self._make_update(reply))

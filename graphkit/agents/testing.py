@@ -9,11 +9,10 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 from graphkit._options import check_count
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas
+from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, as_reply
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing.fakes import Call, ManualClock, ScriptedSaver
 
@@ -95,11 +94,7 @@ class ScriptedModel:
             reply = reply(received)
         if isinstance(reply, BaseException):
             raise reply
-        if isinstance(reply, str):
-            reply = {"content": reply}
-        if not isinstance(reply, Mapping):
-            raise TypeError(f"a reply of a ScriptedModel must be a text or a message, not {reply!r}")
-        message = {"role": "assistant", "id": uuid4().hex, "content": None, **reply}
+        message = as_reply(reply)
         text = message["content"]
         if on_text is not None and isinstance(text, str):
             for word in _WORDS.findall(text):

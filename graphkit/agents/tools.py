@@ -95,7 +95,6 @@ class ToolSignature:
             TypeError: a parameter cannot be passed by name, or its annotation has no JSON schema.
         """
         self.config_parameter: str | None = None
-        self._names: dict[str, str] = {}
         fields: dict[str, Any] = {}
         for parameter in _parameters_of(name, function):
             if parameter.annotation is RunnableConfig:
@@ -103,7 +102,6 @@ class ToolSignature:
                 continue
             # An alias, because a field cannot have the name of an attribute of pydantic's models.
             field_name = f"argument_{len(fields)}"
-            self._names[field_name] = parameter.name
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
             fields[field_name] = Annotated[parameter.annotation, Field(alias=parameter.name)], default
         try:
@@ -133,7 +131,8 @@ class ToolSignature:
                 problems.append(f"{where}: {message}" if where else message)
             raise ToolArgumentsError("; ".join(problems)) from error
         given = model.model_fields_set
-        return {name: getattr(model, field_name) for field_name, name in self._names.items() if field_name in given}
+        fields = self._model.model_fields.items()
+        return {str(field.alias): getattr(model, name) for name, field in fields if name in given}
 
 
 def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -387,8 +386,8 @@ class _ToolCall:
     """As JSON values, perhaps changed by the human who approved the call."""
     checked: Mapping[str, Any]
     """As the function takes them."""
-    is_changed: bool
-    """Whether a human has changed the arguments."""
+    note: str = ""
+    """Put before the result for the model, if a human has changed the arguments."""
 
 
 @final
@@ -467,7 +466,6 @@ class ToolCalls:
             call_id=call["id"],
             arguments=arguments,
             checked=checked,
-            is_changed=False,
         )
         if tool.requires_approval:
             return _approve(prepared)
@@ -529,7 +527,10 @@ def _apply_answer(call: _ToolCall, answer: object) -> _ToolCall | str:
     # The form in which a model sends arguments: an answer made in code may hold dates and other objects.
     sent = to_jsonable_python(to_plain(arguments))
     checked = call.tool.check_arguments(sent)
-    return dataclasses.replace(call, arguments=sent, checked=checked, is_changed=sent != call.arguments)
+    note = ""
+    if sent != call.arguments:
+        note = f"A human changed the arguments to {json.dumps(sent, ensure_ascii=False)}.\n"
+    return dataclasses.replace(call, arguments=sent, checked=checked, note=note)
 
 
 # Results
@@ -546,13 +547,13 @@ def _describe_result(call: _ToolCall, result: Any) -> str:
         TypeError: the result has no JSON form.
     """
     if isinstance(result, str):
-        return _note_change(call) + result
+        return call.note + result
     try:
         jsonable = to_jsonable_python(to_plain(result))
     except (ValueError, RecursionError) as error:
         found = type(result).__name__
         raise TypeError(f"the tool was executed, but its result, {found}, has no JSON form: {error}") from error
-    return _note_change(call) + json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
+    return call.note + json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
 
 
 def _describe_failure(call: _ToolCall, error: Exception) -> str:
@@ -569,12 +570,4 @@ def _describe_failure(call: _ToolCall, error: Exception) -> str:
     reason = describe_error(error)
     if call.tool.on_error == "raise":
         raise ToolError(call.tool.name, call.call_id, reason) from error
-    return f"{_note_change(call)}Error: {reason}"
-
-
-def _note_change(call: _ToolCall) -> str:
-    """Return a note for the model if a human has changed the arguments."""
-    if not call.is_changed:
-        return ""
-    arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
-    return f"A human changed the arguments to {arguments}.\n"
+    return f"{call.note}Error: {reason}"

@@ -146,9 +146,9 @@ class _Loader:
 
         token = LOADING.set(Loading(state_types=self._state_types, load_inner=load_inner))
         try:
-            config = AgentConfig.from_dict(file.data)
-        except AgentConfigurationError as error:
-            raise self._failure or _describe_problems(file, error) from error.__cause__
+            config = AgentConfig.model_validate(file.data)
+        except ValidationError as error:
+            raise self._failure or _describe_problems(file, error) from error
         finally:
             LOADING.reset(token)
             self._outer.pop()
@@ -157,11 +157,9 @@ class _Loader:
         return config
 
 
-def _describe_problems(file: YamlFile, error: AgentConfigurationError) -> AgentConfigurationError:
+def _describe_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:
     """Return one error for all problems of a file; it stands at the first, and lists the others."""
-    if not isinstance(error.__cause__, ValidationError):
-        return file.make_error(error.reason)
-    problems = sorted(find_problems(error.__cause__), key=lambda problem: file.find_line(problem.path))
+    problems = sorted(find_problems(error), key=lambda problem: file.find_line(problem.path))
     first, *others = problems
     reasons = [first.reason]
     for problem in others[: _MOST_PROBLEMS - 1]:

@@ -37,7 +37,7 @@ FULL = {
         },
         {"type": "llm", "model": "openai:m"},
         {"type": "agent", "agent": {"name": "inner", "steps": [{"type": "function", "function": f"{HERE}:Shop.ship"}]}},
-        {"type": "agent", "file": "inner.yaml", "checkpointer": {"type": "memory", "config": None, "enabled": True}},
+        {"type": "agent", "file": "inner.yaml", "checkpointer": {"type": "memory", "enabled": True}},
     ],
     "checkpointer": {"type": "sqlite", "config": {"db_file": "a.db"}, "enabled": True},
     "tools": [f"{HERE}:cancel_order", {"function": f"{HERE}:find_order", "name": "find", "timeout": 3.0}],

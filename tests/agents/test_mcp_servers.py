@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from contextlib import aclosing
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def use_tools(server, use):
     """Run a coroutine function with the tools of a server by name."""
 
     async def main():
-        async with McpServers({"test": server.settings}) as servers:
+        async with aclosing(McpServers({"test": server.settings})) as servers:
             await use(await tools_of(servers))
 
     asyncio.run(main())
@@ -266,7 +267,7 @@ def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
         pass
 
     async def use():
-        async with McpServers({"test": plain.settings}) as servers:
+        async with aclosing(McpServers({"test": plain.settings})) as servers:
             context = copy_context()
             node = Node()
             context.run(variable.set, node)
@@ -341,7 +342,7 @@ def call_over_http(answer_call, **settings):
             self.send("", "text/plain")
 
     async def call(url):
-        async with McpServers({"web": {"url": url} | settings}) as servers:
+        async with aclosing(McpServers({"web": {"url": url} | settings})) as servers:
             (tool,) = await servers.atools()
             with pytest.raises(McpServerError) as caught:
                 await tool.function()
@@ -381,7 +382,9 @@ def run_agent(settings, *replies, tool_calls=(), **changes):
         script = AsyncScript(calling(*tool_calls), *replies)
         agent = await AgentBuilder().with_chat(script, name="chat").with_mcp_servers(servers).abuild()
         async with agent:
-            return contents(await agent.arun("go"))
+            state = await agent.arun("go")
+        assert len(asyncio.all_tasks()) == 1  # the agent has closed its connection
+        return contents(state)
 
     return asyncio.run(use())
 
@@ -418,6 +421,17 @@ def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):
 
 
 # ---------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.usefixtures("short_ends")
+def test_a_connection_that_is_cancelled_leaves_no_server():
+    async def use():
+        servers = McpServers({"late": {"command": "/bin/sleep", "args": ["60"]}})
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(servers.atools(), 0.05)
+        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
+
+    assert asyncio.run(use()) == []
 
 
 @pytest.mark.usefixtures("short_ends")
@@ -482,7 +496,7 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     servers = McpServers({"test": plain.settings | {"env": env}})
 
     async def use():
-        async with servers:
+        async with aclosing(servers):
             call = await tools_of(servers)
             for name, kind, error, shown in (
                 ("SERVER_KEY", "tool", McpToolError, "***"),
@@ -516,7 +530,7 @@ def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings
     servers = McpServers({"web": http.settings | settings})
 
     async def use():
-        async with servers:
+        async with aclosing(servers):
             call = await tools_of(servers)
             assert await call["authorization"]() == sent
             http.kill()

@@ -109,7 +109,8 @@ def test_a_key_that_the_state_lacks_is_named_and_so_is_input_without_a_message_o
 
 
 class TravelState(AgentState):
-    pass
+    def dump(self):
+        return "a method of the application"
 
 
 class TypedState(TypedDict):

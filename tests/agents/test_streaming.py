@@ -53,6 +53,12 @@ def test_the_text_of_a_model_that_does_not_stream_is_one_piece(stream):
     assert texts(stream(calling(call("add", a=1)), "it is 2", pieces=False)) == ["it is 2"]
 
 
+def test_text_is_streamed_after_a_run_that_did_not_stream():
+    agent = build(Script("one"))
+    agent.run("go")
+    assert texts(agent.stream("go")) == ["one"]
+
+
 def test_closing_the_stream_ends_the_request():
     threads = []
 
@@ -111,6 +117,6 @@ def test_closing_an_asynchronous_stream_cancels_the_request():
             if isinstance(output, StreamingOutput):
                 break
         await outputs.aclose()
+        assert cancelled == [True]
 
     asyncio.run(main())
-    assert cancelled == [True]

@@ -59,7 +59,7 @@ def test_a_scripted_model_streams_word_by_word_raises_the_errors_of_its_script_a
     assert model([{"role": "user", "content": "x"}])["content"] == "You said x."
     with pytest.raises(AssertionError, match="the script has 3 replies, and this is request 4"):
         model([])
-    with pytest.raises(TypeError, match="must be a text or a message, not 7"):
+    with pytest.raises(TypeError, match="must return a text or a message, not int"):
         ScriptedModel([7])([])
 
 

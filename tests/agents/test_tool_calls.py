@@ -353,10 +353,10 @@ def test_a_tool_may_ask_a_human_itself(run):
 # A conversation that goes on
 
 
-def test_new_input_while_a_call_waits_leaves_no_call_without_a_result(run, till):
+def test_after_new_input_every_call_that_is_sent_has_one_result(run, till):
     sale = calling(call("sell", id="c1", item="tea"))
-    model = Script(sale, "never mind")
-    builder = AgentBuilder().with_chat(model).with_tools(selling(till))
+    model = Script(sale, "never mind", calling(call("add", a=1)), "2")
+    builder = AgentBuilder().with_chat(model).with_tools(selling(till), till.add)
     agent = builder.with_checkpointer(MemorySaver()).build()
     run(agent, "go", "t")
     state = run(agent, "forget it", "t")
@@ -368,6 +368,8 @@ def test_new_input_while_a_call_waits_leaves_no_call_without_a_result(run, till)
     stored = state["messages"]
     assert [message["role"] for message in stored] == ["user", "assistant", "user", "assistant"]
     assert till.sold == []
+    run(agent, "add 1", "t")
+    assert [message["role"] for message in model.requests[-1][0][-3:]] == ["user", "assistant", "tool"]
 
 
 def test_a_result_that_was_supplied_is_not_computed(run, till):

@@ -170,6 +170,7 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         # What only building finds
         (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),
         (f"{INNER}    checkpointer: {{type: file}}\n", 4, "steps[0].checkpointer", "base_dir"),
+        (f"{INNER[:-2]}, checkpointer: {{type: file}}}}\n", 3, "steps[0].agent.checkpointer", "base_dir"),
         (f"{AGENT}    file: inner.yaml\n    checkpointer: {{}}\n", 4, "steps[0].checkpointer", "is in its agent, too"),
         (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
         ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
@@ -184,6 +185,7 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
             assert caught.value.file == str(path)
             assert str(caught.value).startswith(f"{path}, line {line}: ")
         assert {*tmp_path.iterdir()} == {path, inner}
+    AgentConfig.from_dict({"state_type": "nowhere:X"})  # names are imported only while a file is loaded
 
 
 def test_without_the_package_the_extra_is_named(write, monkeypatch):
@@ -279,12 +281,12 @@ def test_the_value_of_a_variable_is_not_written_and_an_escaped_one_is_as_in_the_
     ],
 )
 def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, option, value, required, write, tmp_path):
-    config = f"checkpointer:\n  type: {type}\n  config:\n    {option}: {value}\n    {required}\n"
+    config = f"checkpointer:\n  type: {type}\n  config:\n    {required}\n    {option}: {value}\n"
     path = write(STEPS + config)
     with pytest.raises(AgentConfigurationError) as caught:
         check(path)
     error = caught.value
-    assert (error.file, error.line, error.key) == (str(path), 5, f"checkpointer.config.{option}")
+    assert (error.file, error.line, error.key) == (str(path), 6, f"checkpointer.config.{option}")
     assert not error.reason.startswith(option)
     assert list(tmp_path.iterdir()) == [path]
 

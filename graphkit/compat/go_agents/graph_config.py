@@ -41,7 +41,7 @@ class _Config(Settings):
             fields = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise CheckpointerConfigurationError(f"not JSON: {error}") from error
-        return cls.from_mapping(fields)
+        return cls.from_dict(fields)
 
     def to_json(self) -> str:
         """Return the fields that were set as JSON; `from_json` reads an equal configuration."""
@@ -52,12 +52,11 @@ class _Config(Settings):
 
         Each field that the other one sets wins, also if its value is zero, False or None.
         """
-        fields = {name: getattr(self, name) for name in self.model_fields_set}
-        for name in other.model_fields_set:
+        fields = dict(self.set_fields())
+        for name, new in other.set_fields():
             # Nested configurations are merged as well: one that sets `checkpoint.interval` alone leaves
             # the store of the other as it is.
             old = getattr(self, name)
-            new = getattr(other, name)
             fields[name] = old.merge(new) if isinstance(old, _Config) and isinstance(new, _Config) else new
         return type(self)(**fields)
 

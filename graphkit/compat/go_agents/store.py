@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, final
 from uuid import uuid4
 
@@ -38,6 +39,8 @@ from graphkit.registry import get_checkpoint_store
 _SOURCE: Final = "store"
 """The `source` in the metadata of the checkpoints that a CheckpointStore saves."""
 _EMPTY: Final = FrozenDict()
+_STORED: Final = ("_data", "run_id", "checkpoint_node", "timestamp")
+"""The fields of a State that make it equal to another, and that a pickle keeps."""
 
 
 @final
@@ -70,7 +73,7 @@ class State:
     def __init__(self, data: Mapping[str, Any] = _EMPTY, observer: Observer | None = None) -> None:
         """Start a run: a new run id, the current time, no node yet."""
         self._fill(
-            _data=freeze(dict(data)),
+            _data=dict(data),
             run_id=str(uuid4()),
             checkpoint_node="",
             timestamp=datetime.now(UTC),
@@ -78,13 +81,13 @@ class State:
         )
         _emit(self, "state.create")
 
-    def _fill(self, **fields: Any) -> None:
-        for name, value in {"observer": None, "_secrets": _EMPTY, **fields}.items():
+    def _fill(self, *, _data: Mapping[str, Any], **fields: Any) -> None:
+        for name, value in {"observer": None, "_secrets": _EMPTY, "_data": freeze(_data), **fields}.items():
             object.__setattr__(self, name, value)
 
     @classmethod
     def _restore(cls, **fields: Any) -> State:
-        """Make a State from its fields, which are known to be valid and frozen. Emits no event."""
+        """Make a State from its fields, which are known to be valid. Emits no event."""
         state = cls.__new__(cls)
         state._fill(**fields)  # noqa: SLF001 - its own class
         return state
@@ -112,7 +115,7 @@ class State:
 
     def set(self, key: str, value: Any) -> State:
         """Set a key to a value, which is frozen."""
-        changed = self._with(_data=freeze({**self._data, key: value}))
+        changed = self._with(_data={**self._data, key: value})
         _emit(changed, "state.set", key=key)
         return changed
 
@@ -128,7 +131,7 @@ class State:
             secrets.update(other._secrets)  # noqa: SLF001 - its own class
         else:
             data = other
-        changed = self._with(_data=freeze({**self._data, **data}), _secrets=secrets)
+        changed = self._with(_data={**self._data, **data}, _secrets=secrets)
         _emit(changed, "state.merge", keys=list(data))
         return changed
 
@@ -211,7 +214,7 @@ class State:
             if timestamp.tzinfo is None:
                 timestamp = timestamp.replace(tzinfo=UTC)
             return State._restore(
-                _data=freeze(dict.copy(fields["data"])),  # a TypeError unless it is a dict
+                _data=dict.copy(fields["data"]),  # a TypeError unless it is a dict
                 run_id=str.__str__(fields["run_id"]),
                 checkpoint_node=str.__str__(fields["checkpoint_node"]),
                 timestamp=timestamp,
@@ -224,8 +227,7 @@ class State:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, State):
             return NotImplemented
-        names = ("_data", "run_id", "checkpoint_node", "timestamp")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+        return all(getattr(self, name) == getattr(other, name) for name in _STORED)
 
     def __hash__(self) -> int:
         return hash((self.run_id, self.timestamp))
@@ -235,16 +237,8 @@ class State:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the State without its observer and its secrets."""
-        return State._unpickle, (dict(self._data), self.run_id, self.checkpoint_node, self.timestamp)
-
-    @classmethod
-    def _unpickle(cls, data: dict[str, Any], run_id: str, checkpoint_node: str, timestamp: datetime) -> State:
-        return cls._restore(
-            _data=freeze(data),
-            run_id=run_id,
-            checkpoint_node=checkpoint_node,
-            timestamp=timestamp,
-        )
+        stored = {name: getattr(self, name) for name in _STORED}
+        return partial(State._restore, **stored), ()
 
 
 @final
@@ -314,10 +308,8 @@ class CheckpointStore:
             CheckpointNotFoundError: there is no such run; the message names it.
             CheckpointCorruptionError: its bytes are damaged.
         """
-        checkpoint = None
         config = self._find_run(run_id)
-        if config is not None:
-            checkpoint = self.saver.get(config)
+        checkpoint = None if config is None else self.saver.get(config)
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, "a checkpoint", "list() names the runs that have one")
         return State._restore(  # noqa: SLF001 - the other class of this module

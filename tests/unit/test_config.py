@@ -59,6 +59,12 @@ def test_what_a_config_may_be(given, expected):
 def test_what_no_config_is(wrong):
     with pytest.raises(CheckpointerConfigurationError):
         RunnableConfig.of(wrong)
+
+
+@pytest.mark.parametrize("name", ["max_iterations", "max_concurrency"])
+def test_a_limit_lets_something_run(name):
+    with pytest.raises(ValueError, match=name):
+        RunnableConfig(**{name: 0})
     with pytest.raises(CheckpointerConfigurationError):
         RunnableConfig(3)
 

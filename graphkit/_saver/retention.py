@@ -65,11 +65,10 @@ class Retention:
         if self.older_than is not None:
             check_time("older_than", self.older_than)
         object.__setattr__(self, "keep_tags", check_texts("keep_tags", self.keep_tags))
-        object.__setattr__(self, "owner_ids", frozenset(self.owner_ids))
 
     def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:
         """Return what stays in the history of the early writes of another one, which has these checkpoints."""
-        return dataclasses.replace(self, owner_ids={info.id for info in owners})
+        return dataclasses.replace(self, owner_ids=frozenset(info.id for info in owners))
 
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.

@@ -95,7 +95,7 @@ def recover(
         CheckpointNotFoundError: the thread is empty.
         CheckpointCorruptionError: no checkpoint of the thread can be read.
     """
-    _restore_last_good(_saver_of(graph), thread)
+    _restore_last_good(graph, thread)
     return graph.invoke(GraphResume(update=modifications), _name_thread(thread))
 
 
@@ -103,15 +103,8 @@ async def arecover(
     graph: CompiledGraph[StateT], thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
 ) -> StateT:
     """As `recover`."""
-    await run_in_thread(_restore_last_good, _saver_of(graph), thread)
+    await run_in_thread(_restore_last_good, graph, thread)
     return await graph.ainvoke(GraphResume(update=modifications), _name_thread(thread))
-
-
-def _saver_of(graph: CompiledGraph[StateT]) -> BaseCheckpointSaver:
-    saver = graph.compile_config.saver
-    if saver is None:
-        raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
-    return saver
 
 
 def _name_thread(thread: ThreadLike) -> RunnableConfig:
@@ -119,8 +112,11 @@ def _name_thread(thread: ThreadLike) -> RunnableConfig:
     return RunnableConfig(config.thread, principal=config.principal)
 
 
-def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
+def _restore_last_good(graph: CompiledGraph[Any], thread: ThreadLike) -> None:
     """Make the last good checkpoint the latest one, so that a resume loads it."""
+    saver = graph.compile_config.saver
+    if saver is None:
+        raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
     config = _name_thread(thread)
     checkpoint = last_good(saver, config)
     with suppress(CheckpointCorruptionError):

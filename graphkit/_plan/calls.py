@@ -300,11 +300,10 @@ class _InnerCall:
             # what it did stays; only what came from inside is taken back.
             # By identity: outputs may compare equal, or not at all.
             known = {id(output) for output in first.outputs}
-            kept = [output for output in context.outputs if id(output) in known]
-            context.start_attempt(context.attempt + 1)
+            context.outputs[:] = [output for output in context.outputs if id(output) in known]
+            context.attempt += 1
             context.interrupt_calls = first.interrupt_calls
             context.answers = first.answers  # without the timers that had passed in the attempt before
-            context.outputs.extend(kept)
         if state is ABSENT:
             state = self.state
         if config is ABSENT:

@@ -218,10 +218,7 @@ class Checkpoint(JavaNames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the state itself, not the function that loads it."""
-        fields = dict(zip(_FIELDS, _get_fields(self), strict=True))
-        fields["metadata"] = dict(self.metadata)
-        fields["state"] = dict(self.state)
-        return Checkpoint._unpickle, (fields,)
+        return Checkpoint._unpickle, (dict(zip(_FIELDS, _get_fields(self), strict=True)),)
 
     @classmethod
     def _unpickle(cls, fields: dict[str, Any]) -> Checkpoint:
@@ -308,9 +305,6 @@ class CheckpointBuilder:
         Raises:
             TypeError: nodeId, nextNodeId or state is missing.
         """
-        missing = [name for name in ("node_id", "next_node_id", "state") if name not in self._fields]
-        if missing:
-            raise TypeError(f"a checkpoint needs {', '.join(missing)}")
         return Checkpoint(**self._fields)
 
 

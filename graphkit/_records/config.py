@@ -643,9 +643,7 @@ def acts_for(parameter: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @wraps(function)
         def call(*arguments: P.args, **options: P.kwargs) -> T:
-            config = arguments[place] if len(arguments) > place else options.get(parameter)
-            if not isinstance(config, (RunnableConfig, Mapping)):
-                return function(*arguments, **options)
+            config: Any = arguments[place] if len(arguments) > place else options.get(parameter)
             principal = RunnableConfig.of(config).principal
             if principal is ABSENT:
                 return function(*arguments, **options)

@@ -141,12 +141,6 @@ class NodeContext:
         self.journal = journal
         self.outputs: list[Any] = []
 
-    def start_attempt(self, attempt: int) -> None:
-        """Start another attempt: forget the interrupts and outputs of the previous one."""
-        self.attempt = attempt
-        self.interrupt_calls = 0
-        self.outputs.clear()
-
     @property
     def has_open_interrupt(self) -> bool:
         """Whether this attempt made a call that had no answer, and so raised GraphInterrupt."""

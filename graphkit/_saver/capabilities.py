@@ -329,10 +329,7 @@ class HasVersions(JavaNames, abc.ABC):
             CheckpointNotFoundError: there is no such version.
         """
         thread_id = resolve_thread_id(thread)
-        first = [""]
-        list_namespaces: Callable[[str], Sequence[str]] | None = getattr(self, "namespaces", None)
-        if list_namespaces is not None:  # nearly always: the class is a saver, too
-            first += list_namespaces(thread_id)
+        first = ["", *self.namespaces(thread_id)]  # type: ignore[attr-defined]  # a saver is both
 
         def read_history(namespace: str) -> tuple[Sequence[Checkpoint], Mapping[str, Any]]:
             return self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints, {}

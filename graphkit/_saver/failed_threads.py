@@ -98,9 +98,7 @@ class FailedThreads:
             raise first
         error = first
         if isinstance(first, OSError) and not isinstance(first, CheckpointerError):
-            error = CheckpointStorageError(
-                os.fsdecode(getattr(first, "path", None) or first.filename or ""), self._operation, first
-            )
+            error = CheckpointStorageError(os.fsdecode(first.filename or ""), self._operation, first)
         names = name_threads(self._thread_ids)
         others = "no other is done" if len(self._thread_ids) == self._total else "all others are done"
         described = copy(error)

@@ -390,10 +390,10 @@ class IncomingThread:
         """Release what was stored as a version, which is never live and complete.
 
         Args:
-            version: the number that the version must get.
+            version: the number that the version gets, for the error.
 
         Raises:
-            CheckpointConflictError: it got another one; or as `settle`.
+            CheckpointConflictError: there is nothing to release; or as `settle`.
         """
         self.settle()
         if self._config is not None:
@@ -409,10 +409,6 @@ class IncomingThread:
         if tag.version is None:
             raise CheckpointConflictError(
                 self._thread_id, f"version {version} has no checkpoints and cannot be stored; leave versions out"
-            )
-        if tag.version != version:
-            raise CheckpointConflictError(
-                self._thread_id, f"its history was released as version {tag.version} and should be version {version}"
             )
 
     def _append_placeholder(self) -> None:

@@ -34,8 +34,6 @@ _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key under which LangGraph names the DeltaChannels whose values a checkpoint does not store."""
 _REPR: Final = re.compile(r"(\w+)\(['\"]?(.*?)['\"]?\)", re.DOTALL)
 _KEY: Final = re.compile(rf"{WRITE}(?P<index>-?\d+):(?P<task>.*)", re.DOTALL)
-_FIELDS: Final = 6
-"""The number of fields of a write."""
 _ERROR: Final = -1
 _INTERRUPT: Final = -3
 _INPUT: Final = "00000000-0000-0000-0000-000000000000"
@@ -98,11 +96,9 @@ def find_questions(writes: Mapping[str, Any], asked_at: datetime | None) -> Iter
 def _read_writes(writes: Mapping[str, Any], index: int) -> Iterator[tuple[str, str, str, bytes]]:
     """Yield id, path, type and bytes of the control writes with this index, of tasks that have not finished."""
     for task_id in _list_open_tasks(writes, index):
-        record = writes[f"{WRITE}{index}:{task_id}"]
         # A caller may use such a key, too, and record anything under it.
-        if isinstance(record, (list, tuple)) and len(record) == _FIELDS:
-            path, _, _, _, type_name, data = record
-            if isinstance(path, str) and isinstance(type_name, str) and isinstance(data, bytes):
+        match writes[f"{WRITE}{index}:{task_id}"]:
+            case [str(path), _, _, _, str(type_name), bytes(data)]:
                 yield task_id, path, type_name, data
 
 

@@ -65,11 +65,10 @@ class Retention:
         if self.older_than is not None:
             check_time("older_than", self.older_than)
         object.__setattr__(self, "keep_tags", check_texts("keep_tags", self.keep_tags))
-        object.__setattr__(self, "owner_ids", frozenset(self.owner_ids))
 
     def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:
         """Return what stays in the history of the early writes of another one, which has these checkpoints."""
-        return dataclasses.replace(self, owner_ids={info.id for info in owners})
+        return dataclasses.replace(self, owner_ids=frozenset(info.id for info in owners))
 
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.
@@ -119,18 +118,12 @@ class Retention:
 
 
 def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
-    """Return what `prune` would remove from a thread: checkpoints, and then the early writes of removed ones."""
+    """Return the checkpoints that `prune` would remove from a thread."""
     removable: list[CheckpointInfo] = []
-    left: dict[str, Sequence[CheckpointInfo]] = {}
-    for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
-        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        chosen = retention
-        if is_of_early_writes(namespace):
-            chosen = retention.for_early_writes(left.get(namespace.removeprefix(EARLY_WRITES), ()))
-        found = chosen.select_removable(history)
-        removed_ids = {info.id for info in found}
-        left[namespace] = [info for info in history if info.id not in removed_ids]
-        removable += found
+    for namespace in saver.namespaces(thread_id):
+        if not is_of_early_writes(namespace):
+            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            removable += retention.select_removable(history)
     return removable
 
 

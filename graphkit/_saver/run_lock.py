@@ -121,7 +121,7 @@ class _HeldLocks:
     def reset(self) -> None:
         """Begin without holders: so does the child of a fork, where no thread may hold the mutex."""
         self.mutex = threading.RLock()
-        """Guards the holders. Its own methods are in C, so that Ctrl-C cannot come between taking it and the block, as
+        """Guards what follows. Its own methods are in C, so that Ctrl-C cannot come between taking it and the block, as
         it can within those of a condition."""
         self.changed = threading.Condition(self.mutex)
         """Wakes those who wait for a lock."""
@@ -129,8 +129,6 @@ class _HeldLocks:
         """The thread of execution and the name of each holder, by the key of the lock."""
         self.rewrite_locks: WeakValueDictionary[object, Any] = WeakValueDictionary()
         """The locks of `lock_for_rewrite` that are held or waited for, by the key of the run lock."""
-        self.registry_lock = threading.Lock()
-        """Guards these."""
 
 
 _HELD: Final = _HeldLocks()
@@ -202,6 +200,6 @@ def lock_for_rewrite(key: object) -> AbstractContextManager[object]:
     Args:
         key: the key of the thread's run lock, so that saver objects on one store share the lock.
     """
-    with _HELD.registry_lock:
+    with _HELD.mutex:
         lock: AbstractContextManager[object] = _HELD.rewrite_locks.setdefault(key, threading.RLock())
     return lock

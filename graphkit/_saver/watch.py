@@ -280,8 +280,8 @@ class Watch(abc.ABC):
 
     _end: WatchEnd | None = None
     """When the watch ends by itself."""
-    _accepts: Callable[[Change], bool] | None = None
-    """Which changes are reported; None: all."""
+    _filters: tuple[Callable[[Change], bool], ...] = ()
+    """A change is reported if each of them accepts it."""
 
     @property
     def reached(self) -> str | None:
@@ -307,11 +307,7 @@ class Watch(abc.ABC):
         """
         if type(self).get is not Watch.get:
             raise CheckpointerConfigurationError(f"{type(self).__name__} overrides get(): override _read_changes()")
-        earlier = self._accepts
-        if earlier is None:
-            self._accepts = accepts
-        else:
-            self._accepts = lambda change: earlier(change) and accepts(change)
+        self._filters += (accepts,)
 
     def _has_signal(self) -> bool:
         """Return whether the store has reported that there may be a change. The caller holds `_condition`."""
@@ -344,7 +340,7 @@ class Watch(abc.ABC):
             while not self._is_closed:
                 change = next(self._unread, None)
                 if change is not None:
-                    if self._accepts is not None and not self._accepts(change):
+                    if not all(accepts(change) for accepts in self._filters):
                         continue
                     if self._end is not None:
                         self._end.note_change(change)
@@ -560,7 +556,7 @@ class PollingWatch(Watch):
             return found
         thread = self._config.thread
         root = self._config.checkpoint_ns
-        namespaces = {name for name in saver.namespaces(thread) if name != root and is_namespace_inside(name, root)}
+        namespaces = {name for name in saver.namespaces(thread) if is_namespace_inside(name, root)}
         # Read with `get`: a saver that cannot list its namespaces does not name one that the
         # application chose.
         if saver.get(self._config.with_check_point_id(None)) is not None:

@@ -297,13 +297,11 @@ def asked_again(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
         if not key.startswith((INTERRUPT, TIMER)):
             continue
         passed: set[str] = set()
-        if key.startswith(INTERRUPT) and has_expired(stop.get("deadline"), now):
+        if has_expired(stop.get("deadline"), now):
             passed |= {"deadline", "default"}
         if any(time <= now for time in stop.get("reminders", ())):
             passed.add("reminders")
-        asked_again[key] = stop
-        if passed:
-            asked_again[key] = freeze({name: value for name, value in stop.items() if name not in passed})
+        asked_again[key] = freeze({name: value for name, value in stop.items() if name not in passed})
     return asked_again
 
 

@@ -405,6 +405,9 @@ def test_a_watch_reports_what_may_be_read(two):
         assert watch.get() is None
     assert watch.get() is None
     assert list(watch) == []
+    outer = AccessControlledSaver(two, policies.prefix({"ann": ["ann/2", "b2/"]}))
+    with acting_as("ann"), outer.watch(latest=True, interval=0.01) as watch:
+        assert {thread for _, thread in collect(watch)} == {"ann/2"}
 
 
 def test_a_watch_until_a_status_waits_for_what_may_be_read(two):

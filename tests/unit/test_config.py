@@ -20,9 +20,9 @@ def test_it_is_immutable():
 
 
 def test_it_reads_like_langgraphs():
-    config = RunnableConfig("t", "c", "ns", metadata={"user": "ann"}, max_iterations=3)
+    config = RunnableConfig("t", "c", "ns", metadata={"user": "ann"}, max_iterations=3, max_concurrency=2)
     assert config["configurable"] == {"user": "ann", "thread_id": "t", "checkpoint_ns": "ns", "checkpoint_id": "c"}
-    assert (config["metadata"], config["recursion_limit"]) == ({"user": "ann"}, 3)
+    assert (config["metadata"], config["recursion_limit"], config["max_concurrency"]) == ({"user": "ann"}, 3, 2)
     assert config.get("nothing", 1) == 1
     assert RunnableConfig().get("recursion_limit") is None
     with pytest.raises(KeyError):
@@ -33,6 +33,7 @@ def test_it_reads_like_langgraphs():
     ("given", "expected"),
     [
         (None, RunnableConfig()),
+        ({"configurable": {"thread_id": None}}, RunnableConfig()),
         ({"configurable": {"thread_id": 7}}, RunnableConfig("7")),
         (
             {"configurable": {"thread_id": "t", "checkpoint_id": "c", "checkpoint_ns": "n"}},
@@ -58,6 +59,12 @@ def test_what_a_config_may_be(given, expected):
 def test_what_no_config_is(wrong):
     with pytest.raises(CheckpointerConfigurationError):
         RunnableConfig.of(wrong)
+
+
+@pytest.mark.parametrize("name", ["max_iterations", "max_concurrency"])
+def test_a_limit_lets_something_run(name):
+    with pytest.raises(ValueError, match=name):
+        RunnableConfig(**{name: 0})
     with pytest.raises(CheckpointerConfigurationError):
         RunnableConfig(3)
 

@@ -184,6 +184,8 @@ def test_several_questions_with_deadlines(saver, clock):
 def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver, clock):
     app = ask(saver, clock, default="no")
     past = app.get_state(CONFIG).config
+    operations.fork(saver, past, "early", created_at=clock())
+    assert saver.interrupts("early")[0].deadline == NOON + HOUR
     clock.advance(HOUR)
     app.invoke(None, CONFIG)
     final = app.invoke(GraphResume("yes"), past)

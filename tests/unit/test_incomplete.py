@@ -393,6 +393,7 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
             assert_not_run(saver, "t", caplog)
         run_until(saver, "whole", "finished")
         if status_of(saver, "t") == "incomplete":
+            assert saver.prune("t", keep_last=1, keep_interrupted=False) == 0
             with pytest.raises(CheckpointConflictError, match="it is incomplete"):
                 operations.fork(saver, "whole", "t")
 
@@ -422,7 +423,8 @@ def test_a_thread_that_was_complete_is_never_removed(store):
     copy_threads(source, saver, ["t"])
     make_app(source, Effects()).invoke(None, T)
 
-    assert not Calls(4).during(lambda target: copy_threads(source, target, ["t"]), saver)
+    for call in (4, 3):
+        assert not Calls(call).during(lambda target: copy_threads(source, target, ["t"]), saver)
 
     before = [*saver.history(T)]
     run_until(saver, "whole", "finished")

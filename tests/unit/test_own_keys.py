@@ -310,6 +310,9 @@ def test_only_a_destroyed_key_is_no_problem(two_subjects, keys, error, state):
         with pytest.raises(errors.CheckpointKeyError, match="'ann'") as caught:
             saver.get(T)
         assert type(caught.value) is error
+        if state == "sealed":
+            with pytest.raises(errors.CheckpointKeyError):
+                RetentionPolicy(keep_last=1).apply(saver)
         report = saver.verify("t")
         assert states_of(report) == {state}
         assert report.ok is (state == "erased")

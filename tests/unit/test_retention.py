@@ -58,16 +58,18 @@ def test_limits_alert_once_per_crossing(saver):
         assert len(ids(saver, "t")) == 5
         return
     alerts = []
-    policy = RetentionPolicy(max_bytes_per_thread=1, max_bytes=1, on_limit=lambda *found: alerts.append(found))
+    limit = saver.size("t") - 1
+    policy = RetentionPolicy(max_bytes_per_thread=limit, max_bytes=1, on_limit=lambda *found: alerts.append(found))
     assert len(policy.apply(saver, dry_run=True).over_limit) == 2
     assert alerts == []
     policy.apply(saver)
     policy.apply(saver)
-    assert [(thread, limit) for thread, _, limit in alerts] == [("t", 1), (None, 1)]
+    assert [(thread, limit) for thread, _, limit in alerts] == [("t", limit), (None, 1)]
     assert len(ids(saver, "t")) == 5
-    saver.delete("t")
+    saver.prune("t", keep_last=1)
     policy.apply(saver)
-    fill(saver, "t")
+    saver.delete("t")
+    fill(saver, "t", count=20)
     policy.apply(saver)
     assert [thread for thread, _, _ in alerts if thread] == ["t", "t"]
 

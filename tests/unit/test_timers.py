@@ -327,11 +327,12 @@ def test_a_past_checkpoint_sleeps_no_second_time(saver, clock):
     assert app.invoke(GraphResume("perhaps"), RunnableConfig("other"))["log"] == ["a", "perhaps"]
 
 
-def test_update_state_leaves_a_run_asleep(saver, clock):
+def test_an_update_and_a_fork_leave_a_run_asleep(saver, clock):
     app = make_chain(a=log_node("a"), nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
     app.invoke({}, CONFIG)
     app.update_state(CONFIG, {"log": "updated"})
-    assert status(saver) == "sleeping"
+    operations.fork(saver, CONFIG, "other")
+    assert status(saver) == status(saver, "other") == "sleeping"
     assert app.invoke_final(None, CONFIG).due == NOON + MINUTE
     clock.advance(60)
     assert app.invoke(None, CONFIG)["log"] == ["a", "updated", "awake"]

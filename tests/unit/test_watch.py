@@ -157,6 +157,17 @@ def test_a_watch_until_a_status_that_only_the_run_lock_shows_ends_at_its_interva
         holder.join()
 
 
+def test_a_watch_until_a_status_notices_the_answer_to_a_nested_question():
+    saver = MemorySaver()
+    make_chain(sub=make_chain(ask=asking("?")).compile()).compile(checkpoint_saver=saver).invoke({}, T)
+    with saver.watch("t", interval=0.01, until="answered") as changes:
+        assert changes.get(0.0) is None
+        operations.answer(saver, T, "yes")
+        while changes.get(PATIENCE / 2) is not None:
+            pass
+        assert changes.reached == "answered"
+
+
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="a platform with signals of POSIX")
 def test_a_signal_that_does_not_interrupt_the_sleep_is_noticed(monkeypatch):
     """Another thread receives the signal, as if it had come just before the sleep."""

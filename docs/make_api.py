@@ -137,7 +137,7 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             yield member.name, "", f"`{member.value!r}`"
         return
     yield from _attributes(cls)
-    for name, member in vars(cls).items():
+    for name, member in _own_members(cls).items():
         is_java = name != name.lower()
         if name.startswith("_") or is_java:
             continue
@@ -149,6 +149,17 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             continue
         is_property = isinstance(member, property)
         yield name, "" if is_property else _escape(_signature(function, is_method=True)), text
+
+
+def _own_members(cls: type) -> dict[str, Any]:
+    """Return what a class defines, and what it has from bases of graphkit that the page does not describe."""
+    bases = [
+        base for base in cls.__mro__[1:] if base.__module__.startswith("graphkit") and base.__module__ not in MODULES
+    ]
+    members: dict[str, Any] = {}
+    for base in (*reversed(bases), cls):
+        members |= vars(base)
+    return members
 
 
 def _attributes(cls: type) -> Iterator[tuple[str, str, str]]:

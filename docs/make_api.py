@@ -153,12 +153,11 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
 
 def _own_members(cls: type) -> dict[str, Any]:
     """Return what a class defines, and what it has from bases of graphkit that the page does not describe."""
-    bases = [
-        base for base in cls.__mro__[1:] if base.__module__.startswith("graphkit") and base.__module__ not in MODULES
-    ]
     members: dict[str, Any] = {}
-    for base in (*reversed(bases), cls):
-        members |= vars(base)
+    for base in reversed(cls.__mro__):
+        is_hidden = base.__module__.startswith("graphkit") and base.__module__ not in MODULES
+        if is_hidden or base is cls:
+            members |= vars(base)
     return members
 
 

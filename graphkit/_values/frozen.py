@@ -470,5 +470,5 @@ def _fields_of(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump"):
-        return value.model_dump()
+        return dict(value)  # `model_dump` would make dicts of records within a set
     return value

@@ -84,8 +84,14 @@ class Point(NamedTuple):
     x: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    name: str
+
+
 class Model(BaseModel):
     when: datetime
+    seen: object = frozenset({Place("Chur")})
 
 
 class Colour(enum.IntEnum):
@@ -97,7 +103,8 @@ ODD = {
     "n": float("nan"), "b": b"\x00", "d": date(2026, 1, 1), "t": "\ud800", "o": 1j, "big": 2**70, "huge": 2**20_000,
 }  # fmt: skip
 ODD_AS_JSON = {
-    "1": [1, 2], "s": [1, 2], "p": {"x": 1}, "m": {"when": "2026-01-01T00:00:00+00:00"}, "c": 1,
+    "1": [1, 2], "s": [1, 2], "p": {"x": 1}, "c": 1,
+    "m": {"when": "2026-01-01T00:00:00+00:00", "seen": [{"name": "Chur"}]},
     "n": "nan", "b": "AA==", "d": "2026-01-01", "t": "\\ud800", "o": "1j", "big": 2**70, "huge": hex(2**20_000),
 }  # fmt: skip
 

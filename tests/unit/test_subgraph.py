@@ -138,15 +138,6 @@ def is_parents(saver):
         raise OSError("full")
 
 
-@pytest.mark.parametrize("config", [CONFIG, INSIDE, DEEP])
-def test_a_node_inside_cannot_run_any_of_the_graphs_around_it(saver, config):
-    again = chain(b=lambda state: None).compile(checkpoint_saver=saver)
-    inmost = chain(x=lambda state: again.invoke({}, config)).compile()
-    graph = chain(s=chain(t=inmost).compile()).compile(checkpoint_saver=saver)
-    with pytest.raises(errors.GraphRunnerError, match="cannot run its own thread"):
-        graph.invoke({}, CONFIG)
-
-
 # --- what is merged ---------------------------------------------------------------------------------------------------
 
 SUM = Channels.base(operator.add, lambda: 10)
@@ -351,31 +342,6 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, g
             assert len(runs) - len(counts) <= 3, (store, runs)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"checkpoint_interval": 3}, {"durability": "exit"}, {"durability": "async"}], ids=str
-)
-def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, go):
-    runs = []
-    y = Node("y", runs, fails=True)
-    inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
-    middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
-
-    graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
-
-    with pytest.raises(errors.NodeExecutionError) as failed:
-        go(graph, {})
-
-    assert failed.value.node_id == "y"
-    assert isinstance(failed.value.__cause__, ValueError)
-    assert statuses(saver) == ["failed"] * 3
-
-    y.fails = False
-
-    assert logged(go(graph, None)) == ["a", "p", "x", "y"]
-    assert runs == ["a", "p", "x", "y"]
-    assert statuses(saver) == ["finished"] * 3
-
-
 def test_at_exit_each_history_is_stored_at_its_end_only(saver, go):
     go(three_levels([], saver, durability="exit"), {})
     assert histories(saver) == [[("z", END)], [("q", END)], [("y", END)]]
@@ -395,10 +361,15 @@ def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, go):
     graph = StateGraph(LOG).add_node("s", chain(t=inmost).compile()).add_edge(START, "s")
     graph.add_conditional_edges("s", lambda state: "s" if state["n"] < 6 else END)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
-    with pytest.raises(errors.NodeExecutionError):
+    with pytest.raises(errors.NodeExecutionError) as failed:
         go(compiled, {})
+
+    assert failed.value.node_id == "q"
+    assert statuses(saver) == ["failed"] * 3
+
     assert logged(go(compiled, None)) == ["p", "q"] * 3
     assert runs == ["p"] * 3
+    assert statuses(saver) == ["finished"] * 3
 
 
 def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, go):

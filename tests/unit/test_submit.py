@@ -7,7 +7,6 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-import graphkit.worker
 from graphkit import (
     END,
     RESET,
@@ -364,24 +363,6 @@ def test_a_key_outlives_a_prune_and_a_release():
 
 
 # The worker
-
-
-@pytest.mark.requirement("W3")
-def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
-    monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again
-    done = threading.Event()
-    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
-    start = now()
-    at = start + timedelta(seconds=0.3)
-    app.submit({}, T, at=at)
-    app.submit({}, RunnableConfig("far"), at=start + LATER)
-    assert Worker(store, app).run(once=True) == 0
-    worker = Worker(store, app, interval=3600)
-    with serving(worker) as (served,):
-        assert done.wait(PATIENCE)
-        assert now() >= at
-    assert served.result() == 1
-    assert status(store, "far") == "queued"
 
 
 @pytest.mark.requirement("W5")

@@ -18,7 +18,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
-from tests.support.graphs import LOG, FlakyNode, asking, invoke, log_node, make_chain, make_chain_of
+from tests.support.graphs import LOG, FlakyNode, invoke, log_node, make_chain, make_chain_of
 from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status
 
@@ -37,19 +37,6 @@ def crash(app, thread, after):
 
 
 # What is taken up
-
-
-def test_an_answered_run_goes_on(saver):
-    app = chain("a", "ask", "b", ask=asking("ok?")).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-
-    assert Worker(saver, app).run(once=True) == 0
-    assert status(saver, "t") == "interrupted"
-
-    answer(saver, "t", "yes")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["a", "yes", "b"]
-    assert Worker(saver, app).run(once=True) == 0
 
 
 def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
@@ -74,14 +61,6 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     assert Worker(saver, app).run(once=True) == 1  # of the other nothing is left to do
     assert log_of(saver, "given") == ["a", "by hand"]
     assert Worker(saver, app).run(once=True) == 0
-
-
-def test_a_crashed_run_goes_on_where_it_was(saver):
-    app = chain("a", "b", "c").compile(checkpoint_saver=saver)
-    crash(app, "t", after="b")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["a", "b", "c"]
-    assert len(saver.history(RunnableConfig("t"))) == 4
 
 
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):

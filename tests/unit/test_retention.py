@@ -19,7 +19,7 @@ from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind, saver_fixture
 from tests.support.sweeps import ALL
 from tests.support.terminal import damage, graphkit
-from tests.support.workers import PATIENCE, serving, status
+from tests.support.workers import PATIENCE, serving
 
 saver = saver_fixture([*SAVER_KINDS, "postgres"], most=ALL, four_methods=ListingSaver)
 
@@ -213,19 +213,6 @@ class Passes(SaverWrapper):
         self.pruning.set()
         assert self.may_prune.wait(PATIENCE)
         return self.delegate.prune(*arguments, **options)
-
-
-@pytest.mark.parametrize("kind", SAVER_KINDS)
-def test_a_worker_applies_the_policy_and_begins_runs(tmp_path, kind):
-    with open_kind(kind, tmp_path, four_methods=ListingSaver) as saver:
-        fill(saver, "old")
-        app = make_app(saver)
-        app.submit({}, RunnableConfig("new"))
-        worker = Worker(saver, app, policy=KEEP_TWO)
-        assert worker.run(once=True) == 1
-        assert ids(saver, "old") == ["c4", "c3"]
-        assert status(saver, "new") == "finished"
-        assert sorted(saver.threads()) == ["new", "old"]
 
 
 def test_a_run_begins_while_a_thread_is_pruned():

@@ -138,6 +138,15 @@ def is_parents(saver):
         raise OSError("full")
 
 
+@pytest.mark.parametrize("config", [CONFIG, INSIDE, DEEP])
+def test_a_node_inside_cannot_run_any_of_the_graphs_around_it(saver, config):
+    again = chain(b=lambda state: None).compile(checkpoint_saver=saver)
+    inmost = chain(x=lambda state: again.invoke({}, config)).compile()
+    graph = chain(s=chain(t=inmost).compile()).compile(checkpoint_saver=saver)
+    with pytest.raises(errors.GraphRunnerError, match="cannot run its own thread"):
+        graph.invoke({}, CONFIG)
+
+
 # --- what is merged ---------------------------------------------------------------------------------------------------
 
 SUM = Channels.base(operator.add, lambda: 10)
@@ -452,16 +461,6 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     assert [snapshot.interrupts for snapshot in graph.get_state_history(CONFIG) if snapshot.interrupts] == []
 
 
-def test_without_a_value_a_question_is_asked_again_under_its_id(saver, go):
-    graph, _, log = stopping("inside", saver, deep=True)
-    first = go(graph, {})[-1]
-    again = go(graph, GraphResume())[-1]
-    assert (again.id, again.payload) == (first.id, "ok?")
-    updated = go(graph, GraphResume(update={"log": "u"}))[-1]
-    assert updated.id == first.id
-    assert logged(go(graph, GraphResume("ok"))) == ["a", "u", *log[1:]]
-
-
 def everything(saver):
     """All that is stored: ids, and what is recorded beside each checkpoint."""
     return [
@@ -528,34 +527,6 @@ def branches(saver, *nodes, **options):
     return make_graph(LOG, " ".join([*edges, "j>END"]), j=Node("j", []), **dict(nodes)).compile(
         checkpoint_saver=saver, **options
     )
-
-
-def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, go):
-    runs = []
-    children = [
-        (name, chain(p=Node(f"p{name}", runs), q=lambda state, name=name: {"log": interrupt(name)}).compile())
-        for name in ("s1", "s2")
-    ]
-    graph = branches(saver, *children, ("own", lambda state: {"log": interrupt("own")}))
-    last = go(graph, {})[-1]
-    ids = ids_of(last)
-
-    assert sorted(ids) == ["own", "s1", "s2"]
-    assert ids_of(graph.get_state(CONFIG)) == ids
-
-    before = everything(saver)
-
-    for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
-        with pytest.raises(errors.GraphRunnerError, match="several interrupts"):
-            go(graph, wrong)
-
-    assert everything(saver) == before
-
-    last = go(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}))[-1]
-
-    assert ids_of(last) == ids_of(graph.get_state(CONFIG)) == {"s1": ids["s1"]}
-    assert logged(go(graph, GraphResume("A"))) == ["ps1", "A", "ps2", "B", "O", "j"]
-    assert sorted(runs) == ["ps1", "ps2"]
 
 
 def test_an_answer_passes_no_declared_stop_in_another_branch(saver, go):
@@ -677,6 +648,13 @@ def test_no_two_share_a_history_whatever_their_ids(saver, go):
 
     ids = ids_of(stop)
     answers = {ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3}
+
+    before = everything(saver)
+    for wrong in ("x", {**answers, "unknown": 4}):
+        with pytest.raises(errors.GraphRunnerError, match="several interrupts"):
+            go(graph, GraphResume(wrong))
+    assert everything(saver) == before
+
     assert logged(go(graph, GraphResume(answers))) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 

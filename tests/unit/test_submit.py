@@ -105,23 +105,6 @@ def test_a_run_that_was_submitted_is_that_of_invoke(saver):
         assert latest.metadata["run_id"]
 
 
-def test_a_finished_thread_goes_on_from_its_state(app, saver):
-    app.invoke({"log": "one"}, T)
-    before = contents(saver)
-    finished = saver.get(T)
-
-    app.submit({"log": "two"}, T)
-    (queued, _), *older = contents(saver)
-    assert older == before
-    assert queued.parent_id == finished.id
-    assert queued.state == finished.state
-
-    app.invoke(None, T)
-    assert log_of(saver) == ["one", "a", "b", "two", "a", "b"]
-    run_ids = [info.metadata.get("run_id") for info in saver.history(T)]
-    assert run_ids[0] not in {None, run_ids[-1]}
-
-
 def test_a_config_may_name_the_checkpoint_to_start_from(app, saver):
     app.invoke({"log": "one"}, T)
     *_, first = saver.list(T)

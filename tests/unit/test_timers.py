@@ -125,18 +125,6 @@ def test_sleeps_follow_each_other(clock, how, durability):
     assert run(app, None, how=how).state["log"] == ["awake"]
 
 
-def test_the_time_of_a_sleep_is_fixed_when_it_is_first_recorded(saver, clock):
-    lengths = [60, 5, 900]
-    app = make_chain(nap=lambda state: sleep(lengths.pop(0))).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-
-    clock.advance(30)
-    assert app.invoke_final(None, CONFIG).due == NOON + MINUTE
-    clock.advance(30)
-    assert app.invoke_final(None, CONFIG).is_end
-    assert lengths == [900]
-
-
 def test_a_time_that_has_passed_counts_as_a_call(saver, clock):
     def node(state):
         wait_until(NOON - HOUR)

@@ -3,14 +3,12 @@
 import hmac
 import os
 import struct
-import sys
 from io import BytesIO
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError
-from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from savers._cipher import KeyRing
 from savers._log.frame import KEY, SEALED, Frame
@@ -125,10 +123,3 @@ def test_the_mapping_is_copied_and_never_shown():
     assert ring.get_current("/p") == ("k", before)
     assert before.hex() not in repr(ring)
     assert repr(before) not in repr(ring)
-
-
-def test_the_missing_package_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
-    with pytest.raises(MissingDependencyError, match=r"\[encryption\]"):
-        FileSystemSaver(tmp_path / "store", cipher=KEYS)
-    assert not (tmp_path / "store").exists()

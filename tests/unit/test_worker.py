@@ -71,14 +71,6 @@ def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     assert status(saver, "t") == "interrupted"
 
 
-def test_outputs_are_handed_out(saver):
-    app = chain("a", "b").compile(checkpoint_saver=saver)
-    crash(app, "t", after="a")
-    seen = []
-    Worker(saver, app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
-    assert seen == [("t", "b"), ("t", END)]
-
-
 def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):
     app = chain("a").compile(checkpoint_saver=saver, interrupt_after=["a"], preserve=False)
     app.invoke({}, RunnableConfig("t"))

@@ -298,22 +298,18 @@ def test_ages_count_from_the_clock_of_the_worker():
     assert ids(saver, "old") == ["c4"]
 
 
-@pytest.fixture
-def held():
-    """A worker over three old threads, the first of which it may not prune yet; its saver."""
+def test_a_worker_stops_in_the_middle_of_a_pass():
     saver = Passes(MemorySaver())
     for number in range(3):
         fill(saver, f"old {number}")
     saver.may_prune.clear()
-    return Worker(saver, make_app(saver), policy=KEEP_TWO), saver
 
-
-def test_a_worker_stops_in_the_middle_of_a_pass(held):
-    worker, saver = held
+    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
     with serving(worker):
         assert saver.pruning.wait(PATIENCE)
         worker.stop()
         threading.Timer(0.05, saver.may_prune.set).start()  # `run` waits for it
+
     assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 5, 5]
     assert "graphkit-retention" not in {thread.name for thread in threading.enumerate()}
 

@@ -3,34 +3,25 @@
 import itertools
 from types import SimpleNamespace
 
-from tests.support.sweeps import ALL, Sweep, sampled_items, spread
-
-
-def test_a_sample_is_evenly_spread_with_the_first_and_the_last():
-    for count, most, expected in (
-        (3, 5, [0, 1, 2]),
-        (10, 4, [0, 3, 6, 9]),
-        (10, 1, [0]),
-        (10, 0, []),
-    ):
-        assert spread(range(count), most) == expected
+from tests.support.sweeps import Sweep, sampled_items
 
 
 def test_a_full_run_takes_all_cases_and_the_full_number():
     full, default = Sweep(is_full=True), Sweep(is_full=False)
     assert full.some(iter(range(100)), 3) == [*range(100)]
     assert default.some(iter(range(101)), 3) == [0, 50, 100]
+    assert default.some(range(10), 1) == [0]
     assert (full.count(100, 3), default.count(100, 3)) == (100, 3)
 
 
 class Item:
     """A collected test as far as it matters here; without arguments it carries no mark."""
 
-    def __init__(self, name, *args, params=None, cell=None, **kwargs):
+    def __init__(self, name, *args, params=None, **kwargs):
         self.nodeid = name
         if params:
             self.callspec = SimpleNamespace(params=params)
-        self.marks = {"cell": cell, "sweep": SimpleNamespace(args=args, kwargs=kwargs) if args else None}
+        self.marks = {"cell": None, "sweep": SimpleNamespace(args=args, kwargs=kwargs) if args else None}
 
     def get_closest_marker(self, name):
         return self.marks[name]
@@ -60,28 +51,3 @@ def test_combinations_take_other_values_in_turn():
     ran = [name[5:-1].split("-") for name in kept(*cases("test", 1, of="way", in_turn=True, parameters=parameters))]
     assert len(ran) == 8
     assert {(opener, way) for _, opener, way in ran} == {(opener, way) for opener in "01" for way in "0123"}
-
-
-IN_ONE_CELL = SimpleNamespace(args=(1,), kwargs={"of": ("saver", "go"), "in_turn": True})
-
-
-def make_cells(test, *args, **kwargs):
-    """The items of a test with the parameters of two fixtures, which have the mark `cell`, and one of its own."""
-    parameters = {"saver": ("memory", "file"), "go": ("sync", "async"), "number": range(2)}
-    return cases(test, *args, cell=IN_ONE_CELL, parameters=parameters, **kwargs)
-
-
-def test_the_cells_of_fixtures_are_met_across_tests():
-    met = set()
-    for number in range(30):
-        first, second = sorted(kept(*make_cells(f"test_{number}")), key=lambda name: name[-2])
-        assert (first[-2], second[-2]) == ("0", "1")
-        met.add(first.partition("[")[2][:-3])
-    assert met == {"memory-sync", "memory-async", "file-sync", "file-async"}
-
-
-def test_a_mark_of_the_test_wins_over_that_of_a_fixture():
-    assert len(kept(*make_cells("test", ALL))) == 8
-    assert kept(Item("without_parameters", 1, of="saver")) == ["without_parameters"]
-    each_way = kept(*make_cells("test", 1, of="saver", in_turn=True))
-    assert sorted(name.partition("-")[2] for name in each_way) == ["async-0]", "async-1]", "sync-0]", "sync-1]"]

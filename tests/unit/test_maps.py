@@ -183,28 +183,6 @@ def test_a_map_counts_as_one_node(go):
 # --- failures, questions, effects -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_failing_item_repeats_alone(saver, go, durability):
-    runs, broken, begun = [], [True], threading.Barrier(4)
-
-    def action(item):
-        runs.append(item)
-        if broken:
-            begun.wait(PATIENCE)
-        if item == 1 and broken:
-            raise Boom
-        return {"log": item}
-
-    graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver, durability=durability)
-    with pytest.raises(NodeExecutionError) as error:
-        go(graph, {})
-    assert (error.value.node_id, type(error.value.__cause__)) == ("m", Boom)
-    assert sorted(runs) == [0, 1, 2, 3]
-    broken.clear()
-    assert logged(go(graph, None)) == [0, 1, 2, 3]
-    assert sorted(runs) == [0, 1, 1, 2, 3]
-
-
 def test_many_threads_record_at_once_and_none_is_lost(saver, go):
     """Two at once that read what is recorded, add to it and put it back, would lose one of the two."""
     effects, broken, inside = [], [True], threading.Lock()
@@ -297,7 +275,8 @@ def test_a_max_concurrency_that_is_refused(limit):
         squares([], max_concurrency=limit)
 
 
-def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver, durability):
     ran = []
     actions = [log_item, log_item, fail_once(log_item), log_item, log_item]
 
@@ -305,7 +284,7 @@ def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(save
         ran.append(n)
         return actions[n](n)
 
-    app = squares(range(5), action, max_concurrency=1).compile(checkpoint_saver=saver)
+    app = squares(range(5), action, max_concurrency=1).compile(checkpoint_saver=saver, durability=durability)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, CONFIG)
     assert ran == [0, 1, 2]

@@ -50,16 +50,6 @@ def conditional(key):
     return graph.add_conditional_edges(START, lambda state: state[key], {"left": "p", "right": "q"})
 
 
-@pytest.mark.parametrize(("way", "log"), [("left", ["a", "p", "z"]), ("right", ["a", "q", "z"])])
-@both
-def test_a_conditional_start_is_a_step_of_its_own(saver, way, log, how):
-    graph = chain("a", S=conditional("way"), z=log_node("z")).compile(checkpoint_saver=saver)
-    outputs = run(graph, {"way": way}, how=how)
-    assert logged(outputs) == log
-    assert nodes_of(outputs)[2] == "S-__START__"
-    assert ("S-__START__", f"S-{log[1]}") in stored(saver)
-
-
 @both
 def test_the_condition_behind_it_is_a_step_of_its_own(saver, how):
     graph = StateGraph(LOG).add_node("S", chain("p")).add_edge(START, "S")
@@ -90,10 +80,3 @@ def test_commands_and_updates_go_to_merged_nodes(saver, how):
 def test_the_rules_of_the_graph_around_it_hold(saver):
     inside = make_chain({"log": Channels.base()}, p=log_node("p"))
     assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
-
-
-@pytest.mark.parametrize("mappings", [["z", END], None])
-def test_its_end_is_not_a_node_of_its_own_with_the_name_of_the_next(mappings):
-    inside = StateGraph(LOG).add_node("a", log_node("a")).add_node("z", log_node("inner z")).set_entry_point("a")
-    inside.add_conditional_edges("a", lambda state: END, mappings).add_edge("z", END)
-    assert logged(run(chain(S=inside, z=log_node("z")).compile(), {})) == ["a", "z"]

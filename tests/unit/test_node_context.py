@@ -160,14 +160,6 @@ def test_an_edge_cannot_ask(saver, edge):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
 
 
-def test_a_question_that_contains_itself_is_an_error(saver):
-    loop = []
-    loop.append(loop)
-    compiled = asking(loop).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError, match="contains itself"):
-        run(compiled, {})
-
-
 def test_a_run_inside_a_node_has_questions_of_its_own(saver):
     inner = asking("inner").compile(checkpoint_saver=saver)
 

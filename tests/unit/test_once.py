@@ -152,16 +152,6 @@ def test_an_update_while_it_waits_keeps_it_and_another_next_node_does_not(saver)
     assert charge.effect.count == 3
 
 
-def test_it_is_on_the_disk_before_the_node_goes_on(tmp_path):
-    def node(state, config):
-        config.once("k", lambda: "done")
-        return {"log": list(FileSystemSaver(tmp_path).get_writes(CONFIG).values())}
-
-    for durability in ("sync", "async", "exit"):
-        app = make_chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability)
-        assert app.invoke({}, CONFIG)["log"][-1:] == ["done"]
-
-
 @pytest.mark.parametrize("result", [None, False, (1, [2]), {"a": {1, 2}}])
 def test_any_result_that_can_be_stored(saver, result):
     effect = Effect()

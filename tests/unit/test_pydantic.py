@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash
+from graphkit import REMOVE, RESET, Channels, RemoveByHash
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, make_chain
@@ -239,23 +239,6 @@ def test_fields_may_have_the_names_of_a_mappings_methods():
     expected = {"items": [1, 0], "keys": [2], "values": [3], "get": 4, "data": {"x": 4}}
 
     assert graph.invoke({}, CONFIG) == graph.get_state(CONFIG).values == expected
-
-
-def test_a_resume_and_an_update_are_validated_too():
-    saver = MemorySaver()
-    graph = compiled(Model, {"count": 1}, checkpoint_saver=saver, interrupt_before=["n0"])
-    graph.invoke({"name": "n"}, CONFIG)
-
-    for wrong in (GraphResume({"count": "x"}), GraphResume(update={"count": "x"})):
-        with pytest.raises(GraphRunnerError, match="count"):
-            graph.invoke(wrong, CONFIG)
-
-    with pytest.raises(NodeExecutionError, match="the values of update_state cannot be merged") as caught:
-        graph.update_state(CONFIG, {"count": "x"})
-    assert "count" in str(caught.value)
-    assert "'n0'" not in str(caught.value)
-    assert len(saver.list(CONFIG)) == 1
-    assert graph.invoke(GraphResume({"log": ["ok"]}), CONFIG).log == ["start", "ok"]
 
 
 def test_a_field_that_the_model_got_since_is_filled_in():

@@ -337,7 +337,7 @@ def test_what_is_kept(policy, left, saver):
 
 
 @pytest.mark.requirement("H4", "H9", "H14")
-def test_save_and_restore(manager):
+def test_save_restore_and_delete(manager):
     first = manager.save_checkpoint("run", "a/b", {"at": "a/b"}, context={"tokens": 0, "seconds": 1.5})
     second = manager.save_checkpoint("run", "c", {"at": "c"}, context={"tokens": 1, "seconds": 1.5})
 
@@ -355,6 +355,11 @@ def test_save_and_restore(manager):
     assert manager.restore_from_checkpoint("unknown") == (None, None)
     with pytest.raises(errors.CheckpointNotFoundError, match="nowhere"):
         manager.restore_from_checkpoint("run", "nowhere")
+
+    saved(manager, 1, run="other")
+    assert [manager.delete_checkpoints("run") for _ in range(2)] == [2, 0]
+    assert manager.list_checkpoints("run") == []
+    assert len(manager.list_checkpoints("other")) == 1
 
 
 @pytest.mark.requirement("H12", "H32", "H6", "H14", "H15", "H16")
@@ -419,16 +424,6 @@ def test_the_latest_clean_one(manager):
     saved(manager, 2, clean=False)
     assert manager.latest_clean("run").id == good
     assert manager.restore_from_checkpoint("run", manager.latest_clean("run").id) == ({"n": 2}, "n3")
-
-
-@pytest.mark.requirement("H9")
-def test_delete(manager):
-    saved(manager, 3)
-    saved(manager, 2, run="other")
-    assert manager.delete_checkpoints("run") == 3
-    assert manager.delete_checkpoints("run") == 0
-    assert manager.list_checkpoints("run") == []
-    assert len(manager.list_checkpoints("other")) == 2
 
 
 @pytest.mark.requirement("H44")

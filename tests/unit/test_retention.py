@@ -19,7 +19,7 @@ from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind, saver_fixture
 from tests.support.sweeps import ALL
 from tests.support.terminal import damage, graphkit
-from tests.support.workers import PATIENCE, serving, status
+from tests.support.workers import PATIENCE, serving
 
 saver = saver_fixture([*SAVER_KINDS, "postgres"], most=ALL, four_methods=ListingSaver)
 
@@ -217,19 +217,6 @@ class Passes(SaverWrapper):
         return self.delegate.prune(*arguments, **options)
 
 
-@pytest.mark.parametrize("kind", SAVER_KINDS)
-def test_a_worker_applies_the_policy_and_begins_runs(tmp_path, kind):
-    with open_kind(kind, tmp_path, four_methods=ListingSaver) as saver:
-        fill(saver, "old")
-        app = make_app(saver)
-        app.submit({}, RunnableConfig("new"))
-        worker = Worker(saver, app, policy=KEEP_TWO)
-        assert worker.run(once=True) == 1
-        assert ids(saver, "old") == ["c4", "c3"]
-        assert status(saver, "new") == "finished"
-        assert sorted(saver.threads()) == ["new", "old"]
-
-
 def test_a_run_begins_while_a_thread_is_pruned():
     saver = Passes(MemorySaver())
     fill(saver, "old")
@@ -313,22 +300,18 @@ def test_ages_count_from_the_clock_of_the_worker():
     assert ids(saver, "old") == ["c4"]
 
 
-@pytest.fixture
-def held():
-    """A worker over three old threads, the first of which it may not prune yet; its saver."""
+def test_a_worker_stops_in_the_middle_of_a_pass():
     saver = Passes(MemorySaver())
     for number in range(3):
         fill(saver, f"old {number}")
     saver.may_prune.clear()
-    return Worker(saver, make_app(saver), policy=KEEP_TWO), saver
 
-
-def test_a_worker_stops_in_the_middle_of_a_pass(held):
-    worker, saver = held
+    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
     with serving(worker):
         assert saver.pruning.wait(PATIENCE)
         worker.stop()
         threading.Timer(0.05, saver.may_prune.set).start()  # `run` waits for it
+
     assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 5, 5]
     assert "graphkit-retention" not in {thread.name for thread in threading.enumerate()}
 

@@ -5,16 +5,16 @@ import pytest
 from graphkit import GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from tests.support.graphs import CONFIG, LOG, make_chain, make_graph
+from tests.support.graphs import CONFIG, LOG, make_chain
 from tests.support.savers import saver_fixture
 
 saver = saver_fixture(["memory", "file", "sqlite", "wrapped"], most=2)
 
 
-def chain(saver=None, /, *, before=(), after=(), **nodes):
+def chain(saver, /, **nodes):
     """A graph of these nodes, one after the other; each logs what its function returns."""
     graph = make_chain(LOG, **{name: logs(action) for name, action in nodes.items()})
-    return graph.compile(checkpoint_saver=saver, interrupt_before=before, interrupt_after=after)
+    return graph.compile(checkpoint_saver=saver)
 
 
 def logs(action):
@@ -93,30 +93,6 @@ def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, 
             assert status(saver) == "answered"
         assert launcher.run("-c", KILLED, kind.__name__, path, given).returncode == 9
         assert status(saver) == "stalled"
-
-
-# Runs with interrupts
-
-
-def test_one_of_two_answers_is_not_all(saver):
-    def make_node(name):
-        return logs(lambda: interrupt(name))
-
-    app = make_graph(LOG, "START>one,two one>END two>END", make_node).compile(checkpoint_saver=saver)
-    app.invoke({}, CONFIG)
-    for left in ("interrupted", "answered"):
-        pending, *_ = saver.interrupts("t")
-        operations.answer(saver, "t", "yes", interrupt=pending.id)
-        assert status(saver) == left
-
-
-def test_an_answer_that_changes_nothing_after_the_last_node_ends_the_run(saver):
-    app = chain(saver, a=lambda: "a", after=["a"])
-    app.invoke({}, CONFIG)
-    operations.answer(saver, "t", None)
-    assert status(saver) == "finished"
-    app.invoke(None, CONFIG)
-    assert status(saver) == "finished"
 
 
 # With nested graphs

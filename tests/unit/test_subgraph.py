@@ -351,31 +351,6 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, g
             assert len(runs) - len(counts) <= 3, (store, runs)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"checkpoint_interval": 3}, {"durability": "exit"}, {"durability": "async"}], ids=str
-)
-def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, go):
-    runs = []
-    y = Node("y", runs, fails=True)
-    inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
-    middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
-
-    graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
-
-    with pytest.raises(errors.NodeExecutionError) as failed:
-        go(graph, {})
-
-    assert failed.value.node_id == "y"
-    assert isinstance(failed.value.__cause__, ValueError)
-    assert statuses(saver) == ["failed"] * 3
-
-    y.fails = False
-
-    assert logged(go(graph, None)) == ["a", "p", "x", "y"]
-    assert runs == ["a", "p", "x", "y"]
-    assert statuses(saver) == ["finished"] * 3
-
-
 def test_at_exit_each_history_is_stored_at_its_end_only(saver, go):
     go(three_levels([], saver, durability="exit"), {})
     assert histories(saver) == [[("z", END)], [("q", END)], [("y", END)]]
@@ -395,10 +370,15 @@ def test_at_exit_the_executions_of_a_loop_are_distinguished(saver, go):
     graph = StateGraph(LOG).add_node("s", chain(t=inmost).compile()).add_edge(START, "s")
     graph.add_conditional_edges("s", lambda state: "s" if state["n"] < 6 else END)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
-    with pytest.raises(errors.NodeExecutionError):
+    with pytest.raises(errors.NodeExecutionError) as failed:
         go(compiled, {})
+
+    assert failed.value.node_id == "q"
+    assert statuses(saver) == ["failed"] * 3
+
     assert logged(go(compiled, None)) == ["p", "q"] * 3
     assert runs == ["p"] * 3
+    assert statuses(saver) == ["finished"] * 3
 
 
 def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, go):
@@ -481,16 +461,6 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     assert [snapshot.interrupts for snapshot in graph.get_state_history(CONFIG) if snapshot.interrupts] == []
 
 
-def test_without_a_value_a_question_is_asked_again_under_its_id(saver, go):
-    graph, _, log = stopping("inside", saver, deep=True)
-    first = go(graph, {})[-1]
-    again = go(graph, GraphResume())[-1]
-    assert (again.id, again.payload) == (first.id, "ok?")
-    updated = go(graph, GraphResume(update={"log": "u"}))[-1]
-    assert updated.id == first.id
-    assert logged(go(graph, GraphResume("ok"))) == ["a", "u", *log[1:]]
-
-
 def everything(saver):
     """All that is stored: ids, and what is recorded beside each checkpoint."""
     return [
@@ -557,34 +527,6 @@ def branches(saver, *nodes, **options):
     return make_graph(LOG, " ".join([*edges, "j>END"]), j=Node("j", []), **dict(nodes)).compile(
         checkpoint_saver=saver, **options
     )
-
-
-def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, go):
-    runs = []
-    children = [
-        (name, chain(p=Node(f"p{name}", runs), q=lambda state, name=name: {"log": interrupt(name)}).compile())
-        for name in ("s1", "s2")
-    ]
-    graph = branches(saver, *children, ("own", lambda state: {"log": interrupt("own")}))
-    last = go(graph, {})[-1]
-    ids = ids_of(last)
-
-    assert sorted(ids) == ["own", "s1", "s2"]
-    assert ids_of(graph.get_state(CONFIG)) == ids
-
-    before = everything(saver)
-
-    for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
-        with pytest.raises(errors.GraphRunnerError, match="several interrupts"):
-            go(graph, wrong)
-
-    assert everything(saver) == before
-
-    last = go(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}))[-1]
-
-    assert ids_of(last) == ids_of(graph.get_state(CONFIG)) == {"s1": ids["s1"]}
-    assert logged(go(graph, GraphResume("A"))) == ["ps1", "A", "ps2", "B", "O", "j"]
-    assert sorted(runs) == ["ps1", "ps2"]
 
 
 def test_an_answer_passes_no_declared_stop_in_another_branch(saver, go):
@@ -706,6 +648,13 @@ def test_no_two_share_a_history_whatever_their_ids(saver, go):
 
     ids = ids_of(stop)
     answers = {ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3}
+
+    before = everything(saver)
+    for wrong in ("x", {**answers, "unknown": 4}):
+        with pytest.raises(errors.GraphRunnerError, match="several interrupts"):
+            go(graph, GraphResume(wrong))
+    assert everything(saver) == before
+
     assert logged(go(graph, GraphResume(answers))) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-import graphkit.worker
 from graphkit import (
     END,
     RESET,
@@ -104,23 +103,6 @@ def test_a_run_that_was_submitted_is_that_of_invoke(saver):
         assert dict(latest.state) == {"seen": ["default"], "log": ["a", "b"], "x": 1}
         assert latest.metadata.items() >= {"who": "me", "step": 2}.items()
         assert latest.metadata["run_id"]
-
-
-def test_a_finished_thread_goes_on_from_its_state(app, saver):
-    app.invoke({"log": "one"}, T)
-    before = contents(saver)
-    finished = saver.get(T)
-
-    app.submit({"log": "two"}, T)
-    (queued, _), *older = contents(saver)
-    assert older == before
-    assert queued.parent_id == finished.id
-    assert queued.state == finished.state
-
-    app.invoke(None, T)
-    assert log_of(saver) == ["one", "a", "b", "two", "a", "b"]
-    run_ids = [info.metadata.get("run_id") for info in saver.history(T)]
-    assert run_ids[0] not in {None, run_ids[-1]}
 
 
 def test_a_config_may_name_the_checkpoint_to_start_from(app, saver):
@@ -364,24 +346,6 @@ def test_a_key_outlives_a_prune_and_a_release():
 
 
 # The worker
-
-
-@pytest.mark.requirement("W3")
-def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
-    monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again
-    done = threading.Event()
-    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
-    start = now()
-    at = start + timedelta(seconds=0.3)
-    app.submit({}, T, at=at)
-    app.submit({}, RunnableConfig("far"), at=start + LATER)
-    assert Worker(store, app).run(once=True) == 0
-    worker = Worker(store, app, interval=3600)
-    with serving(worker) as (served,):
-        assert done.wait(PATIENCE)
-        assert now() >= at
-    assert served.result() == 1
-    assert status(store, "far") == "queued"
 
 
 @pytest.mark.requirement("W5")

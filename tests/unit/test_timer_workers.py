@@ -13,7 +13,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import LOG, FlakyNode, Killed, asking, fail_once, log_node, make_chain, make_graph, make_map
 from tests.support.savers import ListingSaver, saver_fixture
-from tests.support.times import HOUR, MOMENT, NOON
+from tests.support.times import HOUR, NOON
 from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
 T = RunnableConfig("t")
@@ -26,21 +26,6 @@ def nap(time):
         return {"log": "awake"}
 
     return node
-
-
-def test_a_worker_takes_a_thread_when_it_is_due(saver, clock):
-    app = make_chain(nap=nap(HOUR), b=log_node("b")).compile(checkpoint_saver=saver)
-    worker = Worker(saver, app, clock=clock)
-    app.submit({}, T)
-    assert worker.run(once=True) == 1
-
-    clock.advance(HOUR - MOMENT)
-    assert worker.run(once=True) == 1
-    assert status(saver) == "sleeping"
-
-    clock.advance(MOMENT)
-    assert worker.run(once=True) == 2
-    assert log_of(saver) == ["awake", "b"]
 
 
 def test_graphs_with_different_clocks_need_one_of_the_worker(saver, clock):

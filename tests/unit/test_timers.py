@@ -1,7 +1,7 @@
 """Timers: a run sleeps, is resumed when it is due and not before, and no human sees it."""
 
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timezone
 
 import pytest
 
@@ -32,7 +32,7 @@ from tests.support.graphs import (
     payloads_of,
 )
 from tests.support.savers import contents, saver_fixture
-from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
+from tests.support.times import HOUR, MINUTE, MOMENT, NOON
 from tests.support.workers import PATIENCE, status_everywhere as status
 
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
@@ -125,18 +125,6 @@ def test_sleeps_follow_each_other(clock, how, durability):
     assert run(app, None, how=how).state["log"] == ["awake"]
 
 
-def test_the_time_of_a_sleep_is_fixed_when_it_is_first_recorded(saver, clock):
-    lengths = [60, 5, 900]
-    app = make_chain(nap=lambda state: sleep(lengths.pop(0))).compile(checkpoint_saver=saver, clock=clock)
-    app.invoke({}, CONFIG)
-
-    clock.advance(30)
-    assert app.invoke_final(None, CONFIG).due == NOON + MINUTE
-    clock.advance(30)
-    assert app.invoke_final(None, CONFIG).is_end
-    assert lengths == [900]
-
-
 def test_a_time_that_has_passed_counts_as_a_call(saver, clock):
     def node(state):
         wait_until(NOON - HOUR)
@@ -225,21 +213,6 @@ def test_retries_and_timeouts_know_what_has_passed(clock):
 
 
 # Branches, maps, nested graphs
-
-
-@pytest.mark.requirement("W7")
-def test_a_branch_sleeps_while_another_goes_on(saver, clock):
-    graph = make_graph(LOG, "START>s s>nap,b b>c c>j nap>j j>END", nap=nap(60))
-    app = graph.compile(checkpoint_saver=saver, clock=clock)
-    assert app.invoke_final({}, CONFIG).due == NOON + MINUTE
-    assert status(saver) == "sleeping"
-
-    before = contents(saver)
-    app.invoke(None, CONFIG)
-    assert contents(saver) == before
-
-    clock.advance(60)
-    assert sorted(app.invoke(None, CONFIG)["log"]) == ["awake", "b", "c", "j", "s"]
 
 
 def test_a_branch_sleeps_while_another_asks(saver, clock):
@@ -349,14 +322,6 @@ def test_a_watch_reports_timers(saver, clock):
     assert change.value["due"] == NOON + MINUTE
     assert change.at == NOON
     assert "interrupt" not in kinds
-
-
-@pytest.mark.parametrize("time", [0, 0.0, timedelta(0), NOON, NOON - WEEK])
-def test_a_time_that_has_passed_stops_nothing(saver, clock, time):
-    node = nap(time)
-    app = make_chain(nap=node).compile(checkpoint_saver=saver, clock=clock)
-    assert app.invoke({}, CONFIG)["log"] == ["awake"]
-    assert node.runs == ["nap"]
 
 
 @pytest.mark.parametrize("stop", [lambda: sleep(1), lambda: wait_until(NOON)])

@@ -18,7 +18,7 @@ from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
-from tests.support.graphs import LOG, FlakyNode, asking, invoke, log_node, make_chain, make_chain_of
+from tests.support.graphs import LOG, FlakyNode, invoke, log_node, make_chain, make_chain_of
 from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status
 
@@ -37,19 +37,6 @@ def crash(app, thread, after):
 
 
 # What is taken up
-
-
-def test_an_answered_run_goes_on(saver):
-    app = chain("a", "ask", "b", ask=asking("ok?")).compile(checkpoint_saver=saver)
-    app.invoke({}, RunnableConfig("t"))
-
-    assert Worker(saver, app).run(once=True) == 0
-    assert status(saver, "t") == "interrupted"
-
-    answer(saver, "t", "yes")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["a", "yes", "b"]
-    assert Worker(saver, app).run(once=True) == 0
 
 
 def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):
@@ -76,28 +63,12 @@ def test_a_stop_after_the_last_node_is_brought_to_its_end(saver):
     assert Worker(saver, app).run(once=True) == 0
 
 
-def test_a_crashed_run_goes_on_where_it_was(saver):
-    app = chain("a", "b", "c").compile(checkpoint_saver=saver)
-    crash(app, "t", after="b")
-    assert Worker(saver, app).run(once=True) == 1
-    assert log_of(saver) == ["a", "b", "c"]
-    assert len(saver.history(RunnableConfig("t"))) == 4
-
-
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     child = chain("a", "b").compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
     app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(saver, app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
-
-
-def test_outputs_are_handed_out(saver):
-    app = chain("a", "b").compile(checkpoint_saver=saver)
-    crash(app, "t", after="a")
-    seen = []
-    Worker(saver, app, on_output=lambda thread, output: seen.append((thread, output.node))).run(once=True)
-    assert seen == [("t", "b"), ("t", END)]
 
 
 def test_a_passed_stop_at_the_end_is_cleared_away_if_the_graph_wants_that(saver):

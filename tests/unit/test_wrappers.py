@@ -178,16 +178,6 @@ def test_a_validating_saver_refuses_empty_nodes_and_states(checkpoint, reason):
     assert saver.get().state == {"n": 1}
 
 
-def test_the_contract_has_async_methods_for_what_an_application_awaits():
-    found = {
-        name
-        for name in methods_of(BaseCheckpointSaver)
-        if inspect.iscoroutinefunction(getattr(BaseCheckpointSaver, name))
-    }
-    awaited = {"list", "get", "put", "put_writes", "get_writes", "release", "delete", "copy", "prune"}
-    assert {name for name in found if name == name.lower()} == {f"a{name}" for name in awaited}
-
-
 def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():
     class Hiding(SaverWrapper):
         def list(self, config=None):

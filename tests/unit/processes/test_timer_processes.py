@@ -1,12 +1,9 @@
-"""Timers, deadlines and several processes: whoever dies and whoever comes first, each goes on once, and no time is lost."""
+"""Timers and several processes: whoever dies and whoever comes first, each goes on once, and no time is lost."""
 
-import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 
-from graphkit import RunnableConfig, operations
-from graphkit.errors import CheckpointConflictError, ThreadBusyError
+from graphkit import RunnableConfig
 from tests.support.workers import PATIENCE, log_of, status, wait_for
 
 READY = "ready"
@@ -24,13 +21,8 @@ def nap(state, config):
     return {"log": "awake"}
 
 
-def ask(state, config):
-    return {"log": interrupt("?", deadline=state["deadline"], default="deadline")}
-
-
 graph = StateGraph({"log": Channels.appender_with_duplicate()})
-graph.add_node("nap", nap).add_edge(START, "nap").add_node("ask", ask).add_edge("ask", END)
-graph.add_conditional_edges("nap", lambda state: "ask" if "deadline" in state else "end", {"ask": "ask", "end": END})
+graph.add_node("nap", nap).add_edge(START, "nap").add_edge("nap", END)
 app = graph.compile(checkpoint_saver=saver)
 print("ready", flush=True)
 if what == "serve" or what == "die":
@@ -76,28 +68,3 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, app, start, path, 
     assert Counter(Path(f"{path}.work").read_text().split()) == dict.fromkeys(threads, 1)
     for thread in threads:
         assert log_of(saver, thread) == ["awake"]
-
-
-def test_a_human_races_with_two_workers_around_the_deadline(saver, app, start, sweep):
-    for _ in range(2):
-        start("serve")
-    lead = 0.0
-    """How many seconds before the deadline the human answers. Whoever has won is slower in the next round."""
-    answers = Counter()
-    for number in range(sweep.count(200, 30)):
-        thread = f"t{number}"
-        given = {"seconds": 0, "deadline": 0.05 + max(0.0, lead)}
-        (asked,) = app.invoke(given, RunnableConfig(thread)).interrupts
-        time.sleep(max(0.0, (asked.deadline - datetime.now(UTC)).total_seconds() - lead))
-        expected = "human"
-        try:
-            operations.answer(saver, thread, "human")
-        except (CheckpointConflictError, ThreadBusyError):
-            expected = "deadline"
-        wait_for(saver, "finished", thread)
-        assert log_of(saver, thread) == ["awake", expected]
-        answers[expected] += 1
-        step = -0.001 if expected == "human" else 0.001
-        goes_on = lead * step > 0
-        lead = step + 2 * lead if goes_on else step
-    assert answers.keys() == {"human", "deadline"}

@@ -138,19 +138,6 @@ class ForgetsEarlierWrites(MemorySaver):
         super().put_writes(config, writes)
 
 
-@breaks("test_malformed_writes_raise")
-class StoresMalformedWrites(MemorySaver):
-    def put_writes(self, config, writes):
-        entry = self._require(RunnableConfig.of(config))
-        entry.writes = {**entry.writes, **writes}
-
-
-@breaks("test_tags_must_be_strings")
-class StoresAnyTag(MemorySaver):
-    def add_tags(self, config, *tags):
-        self._require(RunnableConfig.of(config)).tags += tags
-
-
 @breaks("test_prune_keeps_tagged_and_interrupted_checkpoints")
 class PrunesTheTagged(MemorySaver):
     def prune(self, thread=None, **options):
@@ -175,12 +162,6 @@ class CountsEmptyReleases(VersionedMemorySaver):
         if self.get(config) is None:
             self.put(config, made({}))
         return super().release(config)
-
-
-@breaks("test_an_unknown_version_raises")
-class FallsBackToTheLast(VersionedMemorySaver):
-    def tag(self, config, version=None):
-        return super().tag(config, version if version in self.versions_by_thread_id(config) else None)
 
 
 @breaks("test_concurrent_puts_to_one_thread_lose_nothing")

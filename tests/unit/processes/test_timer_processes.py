@@ -14,8 +14,6 @@ from graphkit.worker import Worker
 
 def nap(state, config):
     sleep(state["seconds"])
-    if what == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
     with open(path + ".work", "a") as work:
         work.write(config.thread + "\\n")
     return {"log": "awake"}
@@ -25,7 +23,7 @@ graph = StateGraph({"log": Channels.appender_with_duplicate()})
 graph.add_node("nap", nap).add_edge(START, "nap").add_edge("nap", END)
 app = graph.compile(checkpoint_saver=saver)
 print("ready", flush=True)
-if what == "serve" or what == "die":
+if what == "serve":
     Worker(saver, app, concurrency=2, interval=0.01).run()
 else:
     seconds = float(what)
@@ -45,16 +43,6 @@ def test_the_time_survives_the_process(saver, start):
     finished = saver.get(RunnableConfig("t"))
     assert finished.created_at >= timer["due"]
     assert log_of(saver) == ["awake"]
-
-
-def test_a_worker_that_dies_when_a_thread_is_due(saver, app, start, path):
-    dying = start("die")
-    app.invoke({"seconds": 0.2}, RunnableConfig("t"))
-    assert dying.wait(PATIENCE) == -9
-    assert status(saver) == "stalled"  # its timer was due, and is not awaited again
-    start("serve")
-    wait_for(saver, "finished")
-    assert Path(f"{path}.work").read_text() == "t\n"
 
 
 def test_one_of_two_workers_takes_a_thread_that_is_due(saver, app, start, path, sweep):

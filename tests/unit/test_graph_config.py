@@ -23,8 +23,9 @@ DOCUMENTED = """{
 def test_defaults():
     config = GraphConfig("g")
     assert (config.name, config.observer, config.max_iterations) == ("g", "logging", 1000)
-    assert config.checkpoint == CheckpointConfig()
-    assert (config.checkpoint.store, config.checkpoint.interval, config.checkpoint.preserve) == ("memory", 0, False)
+    checkpoint = config.checkpoint
+    assert checkpoint == CheckpointConfig()
+    assert (checkpoint.store, checkpoint.interval, checkpoint.preserve) == ("memory", 0, False)
     assert GraphConfig().name == ""
     assert GraphConfig.from_json("{}") == GraphConfig()
     with pytest.raises(ValueError):

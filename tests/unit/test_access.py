@@ -222,17 +222,6 @@ def test_what_touches_no_thread_is_not_asked(store):
     assert policy.asked == []
 
 
-def test_a_new_operation_of_another_kind_cannot_be_forgotten():
-    from savers._wrappers.access import _guards
-
-    class Newer:
-        def replace_all(self, old, new):
-            """Not of a single history."""
-
-    with pytest.raises(TypeError, match="replace_all"):
-        _guards(Newer)(type("Guarded", (), {}))
-
-
 def test_the_thread_may_be_given_by_keyword(store):
     saver = AccessControlledSaver(store, lambda principal, operation, thread_id, checkpoint_ns: thread_id != "t")
     assert is_refused(lambda: saver.recent(config="t", limit=1))

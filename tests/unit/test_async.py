@@ -145,16 +145,6 @@ def test_an_action_may_ask_asynchronously(saver):
     assert invoke(compiled, GraphResume({"go": 1}), how="async")["log"] == ["gate"]
 
 
-def test_a_node_that_fails(saver):
-    async def bad(state):
-        raise OSError("no")
-
-    compiled = make_chain(a=log_node("a"), bad=bad).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError, match="bad"):
-        invoke(compiled, {}, how="async")
-    assert stored(saver) == [(START, "a"), ("a", "bad")]
-
-
 @both
 def test_a_node_that_stops_an_iteration_fails(how):
     with pytest.raises(NodeExecutionError, match="StopIteration"):

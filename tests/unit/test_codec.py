@@ -8,7 +8,7 @@ import pathlib
 import sys
 import threading
 from collections import OrderedDict
-from dataclasses import InitVar, dataclass, field, fields, is_dataclass
+from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -20,7 +20,8 @@ from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
-from graphkit.saver_kit import PLAIN, Codec, FrozenDict, FrozenList, MalformedDataError, freeze
+from graphkit.saver_kit import PLAIN, Codec, FrozenList, MalformedDataError, freeze
+from graphkit.testing import same
 from tests.support.sweeps import examples
 
 
@@ -113,34 +114,6 @@ class Root(RootModel[list[int]]):
 
 TYPES = (Colour, Level, Word, Bits, Big, Pair, Note, Point, Outer, Model, Strict, Slotted)
 CODEC = Codec(TYPES)
-FrozenSet = type(freeze({1}))
-BUILTIN = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
-
-
-def canonical(value):
-    """A text that tells apart types, order, signs of zero, zones and folds, but not the order of a set."""
-    kind = BUILTIN.get(type(value), type(value)).__qualname__
-    if isinstance(value, dict):
-        value = list(value.items())
-    if isinstance(value, (tuple, list, set, frozenset)):
-        parts = [canonical(part) for part in value]
-        if isinstance(value, (set, frozenset)):
-            parts.sort()
-        return f"{kind}{parts}"
-    if is_dataclass(value):
-        given = {}
-        for field in fields(value):
-            if hasattr(value, field.name):
-                given[field.name] = getattr(value, field.name)
-        return f"{kind}{canonical(given)}"
-    if isinstance(value, BaseModel):
-        parts = (dict(value), value.model_fields_set, value.__pydantic_private__)
-        return f"{kind}{canonical(parts)}"
-    return f"{kind} {value!r}"
-
-
-def same(one, other):
-    assert canonical(one) == canonical(other)
 
 
 ZONES = st.sampled_from(
@@ -471,7 +444,7 @@ def test_hostile_bytes_raise_only_what_is_documented(data):
         value = CODEC.unpack(data)
     except (MalformedDataError, CheckpointSerializationError):
         return
-    assert canonical(CODEC.unpack(CODEC.pack(value))) == canonical(value)
+    same(CODEC.unpack(CODEC.pack(value)), value)
 
 
 def test_timestamps_of_msgpack_itself_are_read():

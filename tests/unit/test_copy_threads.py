@@ -62,9 +62,10 @@ def with_versions(saver):
     saver.put(SUB, checkpoint(9, START, "a", {"inner": 1}))
     saver.release(T)
     everything(saver)
-    saver.put(RunnableConfig("u"), checkpoint(8, START, "a", {"n": 1}))
-    saver.put(RunnableConfig("u", checkpoint_ns="sub"), checkpoint(9, START, "a", {"inner": 1}))
-    saver.release(RunnableConfig("u"))
+    other = RunnableConfig("u")
+    saver.put(other, checkpoint(8, START, "a", {"n": 1}))
+    saver.put(other.replace(checkpoint_ns="sub"), checkpoint(9, START, "a", {"inner": 1}))
+    saver.release(other)
     return saver
 
 

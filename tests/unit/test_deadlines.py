@@ -168,7 +168,8 @@ def test_a_deadline_in_a_nested_graph(saver, clock, embedded):
 
 def test_several_questions_with_deadlines(saver, clock):
     nodes = {"a": asks(deadline=HOUR, default="a"), "b": asks(deadline=2 * HOUR, default="b"), "c": asks()}
-    app = begin(make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", **nodes), saver, clock)
+    graph = make_graph(LOG, "START>a,b,c a>j b>j c>j j>END", **nodes)
+    app = begin(graph, saver, clock)
 
     clock.advance(HOUR)
     left = {stop.deadline: stop.id for stop in app.invoke(None, CONFIG).interrupts}

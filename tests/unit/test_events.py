@@ -5,9 +5,6 @@ from functools import partial
 import pytest
 
 from graphkit import END, START, GraphResume, NodeExecutionError, StateGraph, interrupt, operations
-from graphkit._plan.events import EVENTS
-from graphkit.compat.go_agents import branch_on, key_exists, process_chain
-from graphkit.recovery import recover
 from savers import MemorySaver
 from tests.support import graphs
 from tests.support.graphs import CONFIG, LOG, both, close_at, connect, fail_once, invoke, is_node, log_node, make_graph
@@ -219,27 +216,3 @@ def test_an_observer_that_changes_its_event_and_reads_the_thread():
 
     assert chain("a").compile(checkpoint_saver=saver, observers=[spoils]).invoke({}, CONFIG)["log"] == ["a"]
     assert seen == [START, "a"], "it is stored already"
-
-
-# --- the events of the other systems ----------------------------------------------------------------------------------
-
-
-@pytest.mark.requirement("G26", "G33")
-def test_every_event_of_a_run_is_in_the_table():
-    got = []
-    b = fail_once(lambda state: {"b": True})
-    graph = make_graph({}, "START>a b>END", a=process_chain(lambda state: {"a": True}), b=b)
-    branch = branch_on((key_exists("a"), "b"), otherwise=END)
-    graph.add_conditional_edges("a", branch, branch.mappings)
-    app = graph.compile(checkpoint_saver=MemorySaver(), observers=[got.append])
-
-    with pytest.raises(NodeExecutionError):
-        app.invoke({}, CONFIG)
-
-    assert dict(recover(app, "t")) == {"a": True, "b": True}
-    assert {event.type for event in got} <= set(EVENTS)
-    assert {"node.state", "state.merge", "edge.evaluate", "edge.transition"} <= {event.type for event in got}
-
-    unusual = {event.type for event in got if event.level != EVENTS[event.type].level}
-
-    assert unusual <= {"node.complete"}

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -694,35 +693,6 @@ def test_names_with_dots_and_colons_do_not_meet(saver, go):
     nodes["d"].fails = False
     assert logged(go(compiled, None)) == ["a", 1, 2, "d", "a.1"]
     assert sorted(map(str, runs)) == ["1", "2", "a", "a.1", "d", "d"]
-
-
-def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
-    keys, c = defaultdict(list), FlakyNode("c", fails=True)
-
-    def make_node(name):
-        def node(state, config):
-            keys[name].append(config.idempotency_key)
-            if name == "b" and interrupt("?") == "again":
-                raise Boom("b")
-            return {"log": name}
-
-        return node
-
-    graph = make_graph(SCHEMA, "START>a a>b,e,c b>b2 b2>d e>d c>d d>END", make_node, c=c)
-    app = graph.compile(checkpoint_saver=saver, checkpoint_interval=3)
-    with pytest.raises(NodeExecutionError):
-        go(app, {})
-    c.fails = False
-    assert go(app, None)[-1].payload == "?"
-    with pytest.raises(NodeExecutionError):
-        go(app, GraphResume("again"))
-    assert len(keys["b"]) >= 3
-    assert len(set(keys["b"])) == 1
-    first = {name: given[0] for name, given in keys.items()}
-    assert len(set(first.values())) == len(first) == 3
-    assert all(key.startswith("t/") for key in first.values())
-    go(app, {})
-    assert keys["a"][-1] != first["a"]
 
 
 # --- chosen forks -----------------------------------------------------------------------------------------------------

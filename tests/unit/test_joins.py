@@ -1,7 +1,6 @@
 """Joins: the shapes of forks that have one, where it is and what is inside; and the message for each shape that has none."""
 
 import random
-from itertools import permutations
 
 import pytest
 
@@ -58,9 +57,9 @@ def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
     ]
 
 
-def test_a_fork_in_a_branch_does_not_lead_past_its_end():
-    edges = {"E": ["H", END], "H": to(x="G", y="A"), "G": ["H", END]}
-    assert find_forks(edges, {})[1] == ["the branches out of 'G' lead past 'A', where those out of 'E' meet"]
+def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
+    _, problems = find_forks({"A": ["B", END], "B": [END, "C"], "C": to(x="B", y="D")})
+    assert problems == ["the branches out of 'B' lead past 'D', where those out of 'A' meet"]
 
 
 REFUSED = {
@@ -129,43 +128,6 @@ def random_graph(seed):
         goals = [dice.choice([*names, *names, END, "A"]) for _ in range(dice.choice([1, 1, 1, 2]))]
         edges[name] = goals if len(goals) == 1 else to(**{f"k{n}": goal for n, goal in enumerate(goals)})
     return edges
-
-
-def forking_graph(seed):
-    """Forks anywhere, END among their targets, nodes that just end, loops."""
-    dice = random.Random(seed)
-    names = "ABCDEFGHI"[: dice.randint(4, 9)]
-    edges = {}
-
-    for place, name in enumerate(names):
-        leads_on = dice.random() < 0.85
-        further = [*(names[place + 1 :] if leads_on else names), END]
-        count = dice.choice([0, 1, 1, 1, 2, 2, 3])
-        goals = list(dict.fromkeys(dice.choices(further, k=count)))
-        if len(goals) > 1 and dice.random() < 0.4:
-            edges[name] = to(**{goal: goal for goal in goals})
-        elif goals:
-            edges[name] = goals
-
-    return edges
-
-
-def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends(sweep):
-    within = 0
-
-    for seed in range(sweep.count(5000, 1000)):
-        forks, problems = find_forks(forking_graph(seed), {})
-        if problems:
-            continue
-        for outer, inner in permutations(forks.values(), 2):
-            for inside in outer.branches.values():
-                if inner.source in inside:
-                    within += 1
-                    assert inner.join in {*inside, outer.join}, seed
-                    for branch in inner.branches.values():
-                        assert branch <= inside, seed
-
-    assert within > sweep.count(50, 10)
 
 
 def test_against_trying_every_place(sweep):

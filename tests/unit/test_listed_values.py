@@ -98,17 +98,6 @@ def test_a_listed_value_is_read_whole_and_damage_is_noticed(spaced, seed):
             delta.read_bodies([value], reading(wrong))
 
 
-def test_a_long_value_is_read_in_short_ranges_in_their_order():
-    pieces = place([(90, 200)] * 3000)
-    data = random.Random(1).randbytes(pieces[-2] + pieces[-1])
-    body = cut_out(data, pieces)
-    ranges = []
-    (read,) = delta.read_bodies([listed(pieces, body)], lambda wanted: ranges.extend(wanted) or reading(data)(wanted))
-    assert read == body
-    assert max(end - start for start, end in ranges) < 120_000
-    assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
-
-
 def test_bytes_that_two_listed_values_name_are_refused():
     pieces = place([(3, 50)] * 8)
     value = listed(pieces, b"x" * 400)

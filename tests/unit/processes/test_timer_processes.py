@@ -1,12 +1,9 @@
-"""Timers, deadlines and several processes: whoever dies and whoever comes first, each goes on once, and no time is lost."""
+"""Timers and several processes: whoever dies and whoever comes first, each goes on once, and no time is lost."""
 
-import time
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 
-from graphkit import RunnableConfig, operations
-from graphkit.errors import CheckpointConflictError, ThreadBusyError
+from graphkit import RunnableConfig
 from tests.support.workers import PATIENCE, log_of, status, wait_for
 
 READY = "ready"
@@ -17,23 +14,16 @@ from graphkit.worker import Worker
 
 def nap(state, config):
     sleep(state["seconds"])
-    if what == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
     with open(path + ".work", "a") as work:
         work.write(config.thread + "\\n")
     return {"log": "awake"}
 
 
-def ask(state, config):
-    return {"log": interrupt("?", deadline=state["deadline"], default="deadline")}
-
-
 graph = StateGraph({"log": Channels.appender_with_duplicate()})
-graph.add_node("nap", nap).add_edge(START, "nap").add_node("ask", ask).add_edge("ask", END)
-graph.add_conditional_edges("nap", lambda state: "ask" if "deadline" in state else "end", {"ask": "ask", "end": END})
+graph.add_node("nap", nap).add_edge(START, "nap").add_edge("nap", END)
 app = graph.compile(checkpoint_saver=saver)
 print("ready", flush=True)
-if what == "serve" or what == "die":
+if what == "serve":
     Worker(saver, app, concurrency=2, interval=0.01).run()
 else:
     seconds = float(what)
@@ -55,16 +45,6 @@ def test_the_time_survives_the_process(saver, start):
     assert log_of(saver) == ["awake"]
 
 
-def test_a_worker_that_dies_when_a_thread_is_due(saver, app, start, path):
-    dying = start("die")
-    app.invoke({"seconds": 0.2}, RunnableConfig("t"))
-    assert dying.wait(PATIENCE) == -9
-    assert status(saver) == "stalled"  # its timer was due, and is not awaited again
-    start("serve")
-    wait_for(saver, "finished")
-    assert Path(f"{path}.work").read_text() == "t\n"
-
-
 def test_one_of_two_workers_takes_a_thread_that_is_due(saver, app, start, path, sweep):
     for _ in range(2):
         start("serve")
@@ -76,28 +56,3 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(saver, app, start, path, 
     assert Counter(Path(f"{path}.work").read_text().split()) == dict.fromkeys(threads, 1)
     for thread in threads:
         assert log_of(saver, thread) == ["awake"]
-
-
-def test_a_human_races_with_two_workers_around_the_deadline(saver, app, start, sweep):
-    for _ in range(2):
-        start("serve")
-    lead = 0.0
-    """How many seconds before the deadline the human answers. Whoever has won is slower in the next round."""
-    answers = Counter()
-    for number in range(sweep.count(200, 30)):
-        thread = f"t{number}"
-        given = {"seconds": 0, "deadline": 0.05 + max(0.0, lead)}
-        (asked,) = app.invoke(given, RunnableConfig(thread)).interrupts
-        time.sleep(max(0.0, (asked.deadline - datetime.now(UTC)).total_seconds() - lead))
-        expected = "human"
-        try:
-            operations.answer(saver, thread, "human")
-        except (CheckpointConflictError, ThreadBusyError):
-            expected = "deadline"
-        wait_for(saver, "finished", thread)
-        assert log_of(saver, thread) == ["awake", expected]
-        answers[expected] += 1
-        step = -0.001 if expected == "human" else 0.001
-        goes_on = lead * step > 0
-        lead = step + 2 * lead if goes_on else step
-    assert answers.keys() == {"human", "deadline"}

@@ -7,11 +7,10 @@ from graphkit.saver_kit import Codec
 from savers.log import Log, MemoryLogBytes, ThreadIdentity, digest_thread
 
 
-def new_log(medium=None, *, key_ring=None, serializer=None, compression=None, namespace=""):
+def new_log(key_ring=None):
     """Return a log of thread "t", which nothing is known of yet."""
-    is_opaque = serializer is not None
-    identity = ThreadIdentity(("t", namespace), digest_thread("t"), key_ring, is_opaque=is_opaque)
-    return Log(medium or MemoryLogBytes(), identity, Codec(), serializer, compression)
+    identity = ThreadIdentity(("t", ""), digest_thread("t"), key_ring, is_opaque=False)
+    return Log(MemoryLogBytes(), identity, Codec(), None, None)
 
 
 def open_again(log):
@@ -21,11 +20,9 @@ def open_again(log):
     return other
 
 
-def put(log, target=None, *, id=None, metadata=None, parent=None, **state):
+def put(log, target=None, *, id=None, **state):
     """Append a checkpoint; return its id."""
-    new = Checkpoint(
-        id=id, node_id="n", next_node_id="m", parent_id=parent, metadata=metadata or {}, state=state or {"n": 1}
-    )
+    new = Checkpoint(id=id, node_id="n", next_node_id="m", state=state)
     log.writer.put(new, target)
     return new.id
 

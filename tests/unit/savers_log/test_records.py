@@ -4,7 +4,7 @@ import pytest
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._log import records as records_module
-from savers._log.frame import CHECKPOINT, FRAME_SIZE, HEADER_SIZE, META, pack_frame
+from savers._log.frame import CHECKPOINT, HEADER_SIZE, META, pack_frame
 from savers._log.records import BackwardReader, Records
 from savers.log import MemoryLogBytes
 
@@ -64,16 +64,6 @@ def test_every_way_to_read_finds_the_same_records():
 
 
 @pytest.mark.usefixtures("window")
-@pytest.mark.parametrize("zeros", [0, 5, 3000])
-def test_a_scan_ends_before_zeros_and_before_a_torn_record(zeros):
-    data = make_data()
-    frames = scan(data)
-    last = frames[-1]
-    for cut in (*range(last.offset + 1, last.offset + FRAME_SIZE + 3, 7), len(data) - 3, last.offset):
-        assert scan(data[:cut] + bytes(zeros)) == frames[:-1], cut
-
-
-@pytest.mark.usefixtures("window")
 def test_a_flipped_bit_is_damage_and_what_is_before_it_is_yielded():
     data = make_data(12)
     frames = scan(data)
@@ -112,29 +102,3 @@ def test_a_whole_record_that_does_not_belong_there_is_damage(kind):
     bad = data[: victim.offset] + pack_frame(**{**fields, **FOREIGN[kind]}) + data[victim.end :]
     with pytest.raises(CheckpointCorruptionError):
         scan(bad)
-
-
-class Racing(MemoryLogBytes):
-    """A write is under way: some bytes are still zero when they are read for the first time."""
-
-    def race(self, start, end):
-        self.gap = start, end
-
-    def read_at(self, offset, length):
-        data = bytearray(super().read_at(offset, length))
-        start, end = (min(max(0, place - offset), len(data)) for place in self.gap)
-        if start < end:
-            self.gap = 0, 0
-            data[start:end] = bytes(end - start)
-        return bytes(data)
-
-
-def test_a_record_that_was_read_in_the_middle_of_its_write_is_read_again():
-    data = make_data(12)
-    frames = scan(data)
-    victim = frames[8]
-    for start in range(victim.offset, victim.end, 11):
-        medium = Racing(data=bytearray(data))
-        medium.open()
-        medium.race(start, start + 9)
-        assert [*Records(medium, FID).scan(HEADER_SIZE, len(data), 0)] == frames

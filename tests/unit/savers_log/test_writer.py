@@ -9,7 +9,7 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationEr
 from graphkit.saver_kit import FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
-from savers.log import MemoryLogBytes, StaleLogError
+from savers.log import MemoryLogBytes
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 
@@ -20,13 +20,6 @@ def frames_of(log):
 def states_of(log):
     reader = open_again(log)
     return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
-
-
-def test_the_table_of_an_empty_log_is_empty_and_follows_no_later_put(log):
-    before = log.writer.load_table()
-    put(log, text="x")
-    assert before.names == []
-    assert log.writer.load_table().names == ["text"]
 
 
 # Keyframes
@@ -72,43 +65,12 @@ def test_a_long_keyframe_is_not_repeated_for_short_changes(log):
 # All or nothing
 
 
-class Refusing(MemoryLogBytes):
-    """A medium that refuses to append after a number of records."""
-
-    left = 1 << 30
-
-    def append(self, offset, data, flags, checkpoint):
-        if not self.left:
-            raise OSError(28, "No space left on device")
-        self.left -= 1
-        super().append(offset, data, flags, checkpoint)
-
-
 @pytest.fixture
-def refusing(monkeypatch):
-    """A log over a medium that may refuse; states longer than its records go to DATA records."""
+def short(monkeypatch):
+    """A log whose states go to DATA records where they are longer than its records."""
     monkeypatch.setattr(MemoryLogBytes, "max_payload", 5000)
     monkeypatch.setattr(writer, "_SPILL_LENGTH", 64)
-    return new_log(Refusing())
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("left", range(4))
-def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left, is_first):
-    states = []
-    if not is_first:
-        put(refusing, n=0)
-        states.append({"n": 0})
-    before = bytes(refusing.frames.bytes.data)
-    refusing.frames.bytes.left = left
-    with pytest.raises(OSError, match="space"):
-        put(refusing, long="x" * 30_000)
-    assert refusing.frames.in_doubt
-    assert refusing.frames.bytes.data == before
-    refusing.frames.bytes.left = 1 << 30
-    assert refusing.refresh() is not is_first
-    put(refusing, n=1)
-    assert states_of(refusing) == [*states, {"n": 1}]
+    return new_log()
 
 
 UNSTORABLE = {
@@ -126,10 +88,10 @@ UNSTORABLE = {
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("what", UNSTORABLE)
-def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is_first):
+def test_what_cannot_be_stored_is_refused_and_changes_nothing(short, what, is_first):
     if not is_first:
-        put(refusing, n=0)
-    before = bytes(refusing.frames.bytes.data)
+        put(short, n=0)
+    before = bytes(short.frames.bytes.data)
     fields = {
         "id": "c", "node_id": "n", "next_node_id": "m", "parent_id": None, "created_us": 0, "metadata": FrozenDict(),
         **UNSTORABLE[what],
@@ -139,12 +101,12 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is
     for name, value in fields.pop("state", {"n": 1}).items():
         dict.__setitem__(state, name, value)
     with pytest.raises(CheckpointSerializationError):
-        refusing.writer.put(Checkpoint.from_stored(state=state, **fields), None)
-    assert refusing.frames.bytes.data == before
-    refusing.discard()
-    refusing.refresh()
-    put(refusing, n=1)
-    assert states_of(refusing)[-1] == {"n": 1}
+        short.writer.put(Checkpoint.from_stored(state=state, **fields), None)
+    assert short.frames.bytes.data == before
+    short.discard()
+    short.refresh()
+    put(short, n=1)
+    assert states_of(short)[-1] == {"n": 1}
 
 
 def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
@@ -160,12 +122,3 @@ def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
 
     put(reader, text="x" * 9000 + "y")
     assert states_of(log)[-1] == {"text": "x" * 9000 + "y"}
-
-
-def test_another_writer_makes_a_put_stale(log):
-    put(log, n=0)
-    put(open_again(log), n=1)
-    with pytest.raises(StaleLogError):
-        put(log, n=2)
-    assert log.frames.in_doubt
-    assert states_of(log) == [{"n": 0}, {"n": 1}]

@@ -58,7 +58,7 @@ def test_branches_do_not_meet_where_a_branch_of_a_fork_in_them_begins():
 
 
 def test_a_fork_in_a_branch_joins_within_it_or_where_the_branch_ends():
-    _, problems = find_forks({"A": ["B", END], "B": [END, "C"], "C": to(x="B", y="D")})
+    _, problems = find_forks({"A": ["B", END], "B": [END, "C"], "C": to(x="B", y="D")}, {})
     assert problems == ["the branches out of 'B' lead past 'D', where those out of 'A' meet"]
 
 

@@ -353,6 +353,7 @@ def test_state_history_and_a_run_from_an_older_checkpoint(run):
     run(agent, "two", "t")
     later = agent.get_state("t").checkpoint_id
     state = run(agent, "three", "t", older.checkpoint_id)
+
     assert contents(state, "user") == ["one", "three"]
     assert len(agent.get_state_history("t")) == 6
     assert contents(agent.get_state("t", later).state, "user") == ["one", "two"]
@@ -372,6 +373,7 @@ def test_update_state_goes_on_as_if_a_node_had_returned_the_values():
     mine = {"role": "assistant", "content": "mine"}
     config = agent.update_state("t", {"messages": [mine]}, start.checkpoint_id, as_node="one")
     corrected = agent.get_state("t")
+
     assert corrected.checkpoint_id == config.checkpoint_id
     assert corrected.parent_id == start.checkpoint_id
     assert corrected.next == "two"

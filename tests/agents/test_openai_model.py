@@ -66,6 +66,7 @@ def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streame
         first, second = ask(model, on_text), ask(model, on_text)
 
     said = {"role": "assistant", "content": "Hello there!"}
+
     assert first == {**said, "finish_reason": "stop", "usage": usage, "id": first["id"]}
     assert first["id"] != second["id"]
     assert pieces == (["Hell", "o th", "ere!"] * 2 if is_streamed else [])
@@ -466,6 +467,7 @@ def test_what_other_steps_and_inputs_store_is_sent(build):
         assert sent_texts(server) == [f"Read {ESCAPED}.", parts, ESCAPED]
         agent.update_state("t", {"messages": [{"role": "user", "content": HALF}]})
         agent.run("more", "t")
+
     assert sent_texts(server)[-3:] == [ESCAPED, "more", ESCAPED]  # of update_state, and again of the step
 
 

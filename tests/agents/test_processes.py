@@ -62,5 +62,6 @@ def test_a_conversation_goes_on_in_other_processes_and_an_approval_comes_from_a_
     _, waiting, sold = run(None)
     assert (set(waiting), sold) == ({"rum"}, ["tea"])
     content, waiting, sold = run({"answer": {"approved": False, "reason": "too strong"}})
+
     assert (waiting, sold) == ({}, [])
     assert content == "sold tea; The call was not executed: a human refused it: too strong"

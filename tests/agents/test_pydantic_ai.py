@@ -289,6 +289,7 @@ def test_a_stream_yields_events_while_they_happen_and_the_result_last():
             pieces.append(event.part.content)
         if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
             pieces.append(event.delta.content_delta)
+
     assert pieces == ["All ", "is ", "well "]
     assert isinstance(result, DurableResult)
     assert result.output == "All is well "

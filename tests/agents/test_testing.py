@@ -31,6 +31,7 @@ def test_a_manual_clock_moves_only_when_advanced():
     for seconds in (-1, float("nan")):
         with pytest.raises(ValueError, match="seconds"):
             clock.advance(seconds)
+
     assert clock() == datetime(2001, 9, 16, 1, 46, 41, 500_000, tzinfo=UTC)
 
 
@@ -56,6 +57,7 @@ def test_a_scripted_model_streams_word_by_word_raises_the_errors_of_its_script_a
     assert words == ["One ", "two\n  ", "three "]
     with pytest.raises(OSError, match="gone"):
         model([])
+
     assert model([{"role": "user", "content": "x"}])["content"] == "You said x."
     with pytest.raises(AssertionError, match="the script has 3 replies, and this is request 4"):
         model([])

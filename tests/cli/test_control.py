@@ -151,6 +151,7 @@ def test_a_rollback_removes_nothing(waiting):
     place = "order-17 is back at the checkpoint after reserve and continues with approve"
     assert done.out == f"{place}; nothing was removed\n"
     head, *rest = read_json("history", waiting, "order-17")
+
     assert rest == older(before)
     assert (head["parent"], head["source"], head["status"]) == (reserved, "fork", "interrupted")
     assert head["created"] == NOW.isoformat()
@@ -179,6 +180,7 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert listed["waiting"] == "Really?"
     graphkit("answer", runs, "t", "--value", '"yes"')
     done = graphkit("resume", runs, "t", "--app", "nested:app")
+
     assert done.lines[-1] == "t finished after 3 steps"
     assert read_json("show", runs, "t", "--key", "done") == "yes"
     assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"

@@ -178,6 +178,7 @@ def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(runs, fork):
     saver = FileSystemSaver(runs)
     saver.put("t", checkpoint(1, START, "a", {}))
     saver.put("t", checkpoint(2, "a", "b", {"x": value}, 1))
+
     assert json.loads(fork("show", runs, "t", "--json").stdout)["state"] == {"x": value}
     for command in ("show", "diff", "export"):
         assert fork(command, runs, "t").returncode == 0

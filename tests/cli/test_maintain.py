@@ -71,6 +71,7 @@ def test_repair_reports_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     (thread,) = planned["threads"]
     assert (thread["thread"], thread["kept"], thread["lost"]) == ("order-18", 1, 2)
     (file,) = thread["files"]
+
     assert (file["state"], file["refused"], store / file["set_aside"]) == ("damaged", "", copy)
     assert [(loss["checkpoint"], loss["records"]) for loss in file["lost"]] == [
         (None, 1), ("00000000-0000-7000-8000-000000000013", 1),

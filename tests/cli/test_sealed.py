@@ -91,6 +91,7 @@ def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path, kind
     refused = graphkit("show", name, "order-17")
     assert_refused(refused, 21, "--key-file names the keys")
     files = [path for path in target.parent.rglob("*") if path.is_file()]
+
     assert files
     assert not any(SECRET.encode() in path.read_bytes() for path in files)
     assert graphkit(*copy, "--plaintext").code == 21

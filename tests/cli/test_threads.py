@@ -317,6 +317,7 @@ def test_stats_and_verify_count_those_of_nested_graphs_and_of_released_histories
         saver.release("gone")
         app.invoke({}, "again")
     stats = read_json("stats", runs)
+
     assert stats["checkpoints"] == read_json("verify", runs)["checkpoints"] == 16
     assert (stats["threads"], stats["released"], stats["statuses"]) == (2, 8, {"finished": 2})
     assert read_json("stats", runs, "again")["checkpoints"] == 8

@@ -416,6 +416,7 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     assert list(target.versions_by_thread_id("t")) == [1]
     log = root / json.loads(lines[1])["directory"] / "log"
     before = log.stat().st_ino
+
     assert import_threads(target, lines, format="logs").threads == ["t"]  # all is there
     assert log.stat().st_ino == before, "a writer may append to it at this moment"
     for path in root.glob("t-*/**/*"):
@@ -478,6 +479,7 @@ def test_export_and_import(store, tmp_path, saver):
     assert again.out == "imported 0 checkpoints of 3 threads, verified; skipped 5 that were already there\n"
     for thread in saver.threads():
         assert_same(saver, FileSystemSaver(tmp_path / "b"), thread, thread)
+
     assert list(tmp_path.glob("*.part")) == []
 
 

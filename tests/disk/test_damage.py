@@ -359,6 +359,7 @@ def test_a_log_of_another_format_is_reported_and_left_alone(damaged, newer):
     for use, *arguments in ((saver.get,), (saver.list,), (saver.put, make_checkpoint(9))):
         with pytest.raises(CheckpointFormatError, match=r"format 1, by a development version|format 3|newer"):
             use(damaged.config, *arguments)
+
     assert damaged.path.read_bytes() == data
 
 

@@ -129,6 +129,7 @@ def test_with_seconds_a_flush_that_fails_raises_and_loses_nothing(tmp_path, coun
     saver.put(CONFIG, make({"n": 3}, id="c3"))
     with failing(io, SYNCS, times=count), pytest.raises(CheckpointStorageError):
         saver.flush()
+
     assert ids(saver) == ["c0", "c1", "c2", "c3"]
     saver.put(CONFIG, make({"n": 4}, id="c4"))
     saver.flush()

@@ -66,6 +66,7 @@ def test_what_is_remembered_is_right_after_the_log_changed(saver):
     parent = saver.get_tuple(at(newest)).parent_config
     saver.put_writes(parent, [("a", "late")], "late task")
     check(saver, ids)
+
     assert read_history(saver, newest, ["a"])["a"]["writes"][-1] == ("late task", "a", "late")
 
     put_next(saver, older, {"a": ["replaced"]}, checkpoint_id=replaced)

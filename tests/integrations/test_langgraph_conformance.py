@@ -79,6 +79,7 @@ def test_only_what_changed_is_serialized_and_stored(saver):
             config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
 
     dumps.assert_any_call(10)
+
     assert mock.call(big) not in dumps.mock_calls
     assert saver.store.size("t") - before < 10_000
     assert values_of(saver.get_tuple(config)) == {"big": big, "n": 10}

@@ -260,6 +260,7 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     assert saver.get_tuple(old).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
 
     history = saver.store.catalogue.shared_log("t", "").history
+
     assert id_of(old) not in {early.id for early in history.scan.load_early()}
 
 

@@ -120,6 +120,7 @@ def test_types_make_the_list_of_types_strict(cache, open_cache):
     assert caught.value.path == "cache['graph', 'elsewhere']['key'][0]"
     with pytest.raises(CheckpointSerializationError) as caught:
         strict.get([KEY])
+
     assert caught.value.path == "cache['graph', 'node']['key']"
     assert caught.value.type_name.endswith(".Note")
     assert "on_blocked_type" not in str(caught.value)

@@ -200,5 +200,6 @@ def test_in_strict_mode_the_types_of_the_schema_come_back_and_no_others(tmp_path
     assert graph.checkpointer.store is saver.store
 
     expected = {"note": graphs.Note("new"), "more": [graphs.Note("one")]}
+
     assert graph.get_state(CONFIG).values == expected
     assert graph.invoke({"note": graphs.Note("old")}, CONFIG)["note"] == graphs.Note("new")

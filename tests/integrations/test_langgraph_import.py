@@ -136,6 +136,7 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     assert {thread_id for *_, thread_id in steps} == {*ours.store.threads()}
 
     database.saver.serde = ours.serde
+
     assert seen(ours) == seen(database.saver)
     assert ours.store.verify().ok
     assert ours.store.search({"user": "ada", "step": 1})
@@ -351,6 +352,7 @@ def test_the_commands_move_a_database_in_place(in_place):
     assert (done.code, done.out) == (0, f"imported {count} checkpoints to {name}; 1 thread, verified\n")
 
     again = graphkit(f"import-langgraph-{kind}", name, name, "--json")
+
     assert again.json == {"threads": 1, "checkpoints": 0, "skipped": count, "problems": []}
     assert "loop" in graphkit("threads", name).out
 

@@ -164,6 +164,7 @@ def test_the_commands_show_it(runs):
         graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver).invoke(Command(resume="yes"), CONFIG)
 
     (difference,) = read_json("diff", runs, "t")["differences"]
+
     assert (difference["path"], difference["new"]) == ("log[1]", "yes")
 
 

@@ -223,6 +223,7 @@ def test_a_read_only_file_can_be_read_and_not_written(open_directory):
         assert reader.read("SELECT 1") == [(1,)]
         with pytest.raises(CheckpointStorageError, match=r"cannot write .*let this user write"):
             reader.write(f"UPDATE {reader.names.histories} SET version = 1")
+
     assert database.read(f"SELECT version FROM {database.names.histories}") == [(0,)]
 
 

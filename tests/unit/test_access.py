@@ -392,6 +392,7 @@ def test_a_watch_reports_what_may_be_read(two):
         assert sorted(deleted) == ["ann/1", "ann/new"]
         watch.wake()
         assert watch.get() is None
+
     assert watch.get() is None
     assert list(watch) == []
     outer = AccessControlledSaver(two, policies.prefix({"ann": ["ann/2", "b2/"]}))

@@ -63,6 +63,7 @@ def test_every_method_takes_langgraphs_config(graph, saver):
     assert compiled.get_state({"configurable": {"thread_id": "t", "checkpoint_id": new.checkpoint_id}}).next == "b"
     assert list(compiled.stream(None, config))[-1].is_end
     first = compiled.get_state_history(config)[-1].checkpoint_id
+
     assert compiled.resume({"configurable": {"thread_id": "t", "checkpoint_id": first}}) == {"log": ["a"]}
 
 

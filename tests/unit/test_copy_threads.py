@@ -311,6 +311,7 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     damage(tmp_path, "b", -400)
     with pytest.raises(CheckpointCorruptionError, match=r"\(cannot copy b; all others are done\)$") as caught:
         copy_threads(source, target, named)
+
     assert caught.value.path == str(*tmp_path.glob("t-b-*/log"))
     assert sorted(target.threads()) == ["a", "c"]
 

@@ -195,6 +195,7 @@ def test_a_past_checkpoint_asks_again_without_the_deadline_that_has_passed(saver
     other = operations.fork(saver, past, "other", created_at=clock()).config
     operations.answer(saver, other, "maybe", clock=clock)
     final = app.invoke(None, RunnableConfig("other"))
+
     assert final["log"] == ["maybe"]
 
 

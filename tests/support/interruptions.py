@@ -176,6 +176,11 @@ def interrupt_signal_point(operation, number):
         _Profiler(number).run(operation)
     except KeyboardInterrupt as error:
         return error
+    except RuntimeError as error:
+        # An interrupt within `Condition.wait` of the library may end as "release unlocked lock".
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        return error
     return None
 
 

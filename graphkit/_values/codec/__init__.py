@@ -12,7 +12,7 @@ from enum import Enum, Flag
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeAlias, final
 
-from msgpack import ExtType, Packer, packb, unpackb
+from msgpack import Packer, packb, unpackb
 
 from graphkit._values.codec.scalars import (
     DATACLASS,
@@ -189,6 +189,17 @@ def _key_step(key: object) -> str:
     return f"[{text}]"
 
 
+@final
+class _Mark:
+    """A mark that has been read, until the array that begins with it is complete."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+_READ_MARKS: Final = tuple(_Mark(number) for number in range(len(MARKS)))
 _FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "dataclass", PYDANTIC: "pydantic"}
 
 
@@ -200,7 +211,7 @@ class Reader:
     # is read as: read_ext(mark 1), read_array([1]), read_array([mark 1, FrozenList([1]), 2]). So a hook
     # gets values that are complete, and what a mark means is known when its array is. A mark anywhere
     # but at the head of an array is not of the writer: no hook would replace it, and the caller would
-    # get the mark itself. `open_marks` finds that out at the end.
+    # get the _Mark itself. `open_marks` finds that out at the end.
 
     __slots__ = ("_types", "open_marks")
 
@@ -212,10 +223,10 @@ class Reader:
 
     def read_ext(self, code: int, data: bytes) -> Any:
         """Return a scalar, or the mark of the array that begins here."""
-        is_mark = code == MARK and len(data) == 1 and data[0] < len(MARKS)
+        is_mark = code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS)
         if is_mark:
             self.open_marks += 1
-            return MARKS[data[0]]
+            return _READ_MARKS[data[0]]
         read = READERS.get(code)
         if read is None:
             reason = "an unknown ext type; a newer version wrote it, or another program"
@@ -224,13 +235,13 @@ class Reader:
 
     def read_array(self, items: list[Any]) -> Any:
         """Return a list, or the value that the mark at its head stands for."""
-        if not items or type(items[0]) is not ExtType:
+        if not items or type(items[0]) is not _Mark:
             new = FrozenList(items)
             kind_of(new)  # computed now, when the kinds of the items are known: no recursion
             return new
         self.open_marks -= 1
         mark, *rest = items
-        number = mark.data[0]
+        number = mark.number
         if number == TUPLE:
             return tuple(rest)
         if number not in _MAKE_HASHED:

@@ -16,7 +16,7 @@ from graphkit.errors import CheckpointSerializationError
 MARK, INT, STR, COMPLEX, DATETIME, DATE, TIME, TIMEDELTA, ZONE, UUID, DECIMAL, PATH = range(12)
 MAP, TUPLE, SET, FROZENSET, ENUM, NAMEDTUPLE, DATACLASS, PYDANTIC = range(8)
 MARKS: Final = tuple(ExtType(MARK, bytes([mark])) for mark in range(8))
-"""The marks as the writer packs them. The reader has them until the array that begins with one is complete."""
+"""The marks as the writer packs them."""
 
 
 # --- numbers and text -------------------------------------------------------------------------------------------------

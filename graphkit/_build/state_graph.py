@@ -265,7 +265,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         if isinstance(items, str):  # a key of the state
             items_call = Call(StateItems(itemgetter(items)), takes_config=False)
         else:
-            items_call = _parse_call(items, f"the items of node {node_id!r}, no key of the state,")
+            items_call = _parse_call(items, f"the items of node {node_id!r} are not a key of the state, and")
         return self._add_action(
             node_id,
             action,

@@ -224,7 +224,7 @@ def test_a_condition_that_no_run_comes_to_hides_nothing(graph):
 
 
 def test_a_merged_graph_is_reported_by_the_name_it_was_added_under(graph):
-    child = make_chain({}, x=node, y=node)
+    child = make_chain({}, x=node, y=make_chain({}, z=node))
     graph.add_edge("a", END).add_node("S", child)
     assert [problem.split(":")[0] for problem in find_problems(graph)] == [
         "'S' has no outgoing edge",

@@ -456,6 +456,9 @@ class GuestConnection(Connections):
 
     def take(self) -> PostgresSession:
         timeout = self._server.lock_timeout
+        if is_mine(self._free):
+            # A finalizer, or the handler of a signal, would begin in the middle of a statement.
+            raise self._error("the connection is in use by this thread of execution; pass a pool of several")
         try:
             if not self._free.acquire(timeout=timeout):
                 raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")  # noqa: TRY301 - what follows frees the lock

@@ -118,12 +118,18 @@ class Retention:
 
 
 def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
-    """Return the checkpoints that `prune` would remove from a thread."""
+    """Return what `prune` would remove from a thread: checkpoints, and then the early writes of removed ones."""
     removable: list[CheckpointInfo] = []
-    for namespace in saver.namespaces(thread_id):
-        if not is_of_early_writes(namespace):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            removable += retention.select_removable(history)
+    left: dict[str, Sequence[CheckpointInfo]] = {}
+    for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        chosen = retention
+        if is_of_early_writes(namespace):
+            chosen = retention.for_early_writes(left.get(namespace.removeprefix(EARLY_WRITES), ()))
+        found = chosen.select_removable(history)
+        removed_ids = {info.id for info in found}
+        left[namespace] = [info for info in history if info.id not in removed_ids]
+        removable += found
     return removable
 
 

@@ -25,7 +25,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import is_out_of_resources, name_threads
 from graphkit._saver.reports import OverLimit, RetentionReport
-from graphkit._saver.retention import Retention, RetentionOptions, list_removable
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
 from graphkit._wording import describe_error, suggest
@@ -261,9 +261,10 @@ class _Pass:
             # Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under
             # its lock, because a run may have put checkpoints since then.
             removable = list_removable(self._store, thread_id, Retention(**self._options))
-            removed = len(removable)
             if removable and not self._dry_run:
                 removed = self._store.prune(thread_id, **self._options)
+            else:
+                removed = sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
             if removed:
                 self._removed += removed
                 self._pruned.append(thread_id)

@@ -441,7 +441,7 @@ def _parse_retry_after(value: str | None) -> float | None:
     then = parsedate_tz(value)
     try:
         return None if then is None else max(0.0, mktime_tz(then) - time())
-    except ValueError:  # a year of five digits
+    except (ValueError, OverflowError):  # a year of five digits, or of more than a number in C holds
         return None
 
 

@@ -370,6 +370,8 @@ def _decode(values: JsonValueCodec, given: Any, name: str) -> Any:
 
 
 def _parse_time(given: Any) -> datetime:
+    if isinstance(given, datetime):  # as YAML and drivers of databases read it
+        return given
     try:
         return datetime.fromisoformat(given)
     except (TypeError, ValueError) as error:

@@ -320,8 +320,9 @@ class OwnConnections(Connections):
         self._mutex = threading.RLock()
         """Guards the next attributes. A semaphore is in Python, so that an interrupt may leave it locked for ever."""
         self._returned = threading.Condition(self._mutex)
-        self._borrowers: set[int] = set()
-        """The threads of execution that have a connection, or are about to open one."""
+        self._borrowers: list[int] = []
+        """The threads of execution that have a connection, or are about to open one. A finalizer or a signal handler
+        may use a second one in the middle of a statement."""
         self._idle: dict[PostgresSession, float] = {}
         """The connections that are not lent, with the time of their return; the last one is lent first."""
         self._is_closed = False
@@ -335,7 +336,7 @@ class OwnConnections(Connections):
                 if not self._returned.wait_for(lambda: len(self._borrowers) < _MOST, timeout):
                     reason = f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once"
                     raise CheckpointStorageError(self._server.path, "use", reason)  # noqa: TRY301 - as any error
-                self._borrowers.add(threading.get_ident())
+                self._borrowers.append(threading.get_ident())
                 session = self._find_usable()
             return session or self._connect_patiently(started + timeout - monotonic())
         except BaseException:
@@ -383,7 +384,8 @@ class OwnConnections(Connections):
 
     def _note_return(self) -> None:
         with self._mutex:
-            self._borrowers.discard(threading.get_ident())
+            if threading.get_ident() in self._borrowers:
+                self._borrowers.remove(threading.get_ident())
             self._returned.notify()
 
     def close(self) -> None:
@@ -454,6 +456,9 @@ class GuestConnection(Connections):
 
     def take(self) -> PostgresSession:
         timeout = self._server.lock_timeout
+        if is_mine(self._free):
+            # A finalizer, or the handler of a signal, would begin in the middle of a statement.
+            raise self._error("the connection is in use by this thread of execution; pass a pool of several")
         try:
             if not self._free.acquire(timeout=timeout):
                 raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")  # noqa: TRY301 - what follows frees the lock

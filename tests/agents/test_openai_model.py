@@ -193,7 +193,9 @@ def test_a_server_that_is_not_there_or_does_not_answer_is_asked_again(connect):
         connect(server).request(QUESTION)
 
 
-@pytest.mark.parametrize("value", ["7", "Sun, 06 Nov 1994 08:49:37 GMT", "soon"])
+@pytest.mark.parametrize(
+    "value", ["7", "Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 99999999999 08:49:37 GMT", "soon"]
+)
 def test_no_attempt_starts_before_the_time_that_the_server_names(connect, monkeypatch, value):
     delays = []
     monkeypatch.setattr("graphkit.agents.models.sleep", delays.append)

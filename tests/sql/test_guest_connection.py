@@ -100,6 +100,23 @@ def test_a_signal_at_any_point_keeps_no_connection_of_an_application(server, gue
             database.close()
 
 
+def test_a_finalizer_within_a_statement_leaves_the_mode_of_the_connection(guest, schema, monkeypatch):
+    database = PostgresDatabase(pool=guest, schema=schema, lock_timeout=0.1)
+    database.read("SELECT 1")
+    run = PostgresSession.run
+
+    def run_after_another(session, *statement):
+        monkeypatch.setattr(PostgresSession, "run", run)
+        with pytest.raises(CheckpointStorageError, match="in use"):
+            database.read("SELECT 2")
+        return run(session, *statement)
+
+    monkeypatch.setattr(PostgresSession, "run", run_after_another)
+    assert database.read("SELECT 1") == [(1,)]
+    assert guest.autocommit is False
+    database.close()
+
+
 def test_a_pipeline_of_an_application_is_an_error(guest, schema):
     guest.autocommit = True
     saver = PostgresSaver(pool=guest, schema=schema)

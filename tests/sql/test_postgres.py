@@ -16,7 +16,13 @@ from graphkit.testing import made
 from savers import PostgresSaver
 from tests.sql.rows import add_history, positions, put
 from tests.support.checkpoints import list_numbers
-from tests.support.databases import OutcomeUnknownError, PostgresDatabase, end_idle_transactions_soon, limit_read
+from tests.support.databases import (
+    OutcomeUnknownError,
+    PostgresDatabase,
+    PostgresSession,
+    end_idle_transactions_soon,
+    limit_read,
+)
 from tests.support.forked import start_in_child
 
 PREPARED_AFTER = 5
@@ -308,6 +314,23 @@ def test_a_lost_connection_is_replaced_before_a_statement(server, database, hist
         assert positions(database, history) == list(range(position + 1))
         server.end_connections()
         database.transact(lambda transaction: transaction.execute(update))
+
+
+def test_a_finalizer_within_a_statement_has_a_connection_of_its_own_and_both_are_kept(database, monkeypatch):
+    database.read("SELECT 1")
+    run = PostgresSession.run
+
+    def run_after_another(session, *statement):
+        monkeypatch.setattr(PostgresSession, "run", run)
+        database.read("SELECT 2")
+        return run(session, *statement)
+
+    sessions = set()
+    for _ in range(3):
+        monkeypatch.setattr(PostgresSession, "run", run_after_another)
+        assert database.read("SELECT 1") == [(1,)]
+        sessions.add(frozenset(database._connections._idle))
+    assert [len(idle) for idle in sessions] == [2]
 
 
 def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_it_returns(database):

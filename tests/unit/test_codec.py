@@ -347,6 +347,12 @@ def test_registering():
         codec.register_as("strict", Model)
 
 
+def test_a_registered_type_of_msgpack_is_no_mark():
+    codec = Codec([msgpack.ExtType])
+    for value in ([msgpack.ExtType(5, b"a"), 1], [msgpack.ExtType(0, b"\1"), 1]):
+        assert codec.unpack(codec.pack(value)) == value
+
+
 @pytest.mark.parametrize(
     "cls", [dict, Stranger, tuple, Tagged := type("Tagged", (tuple,), {}), 5, dataclass(type("D", (dict,), {}))]
 )

@@ -10,7 +10,7 @@ import pytest
 from graphkit import CheckpointerConfigurationError, CheckpointStorageError, RunnableConfig
 from graphkit._saver import retention_policy
 from graphkit.retention import RetentionPolicy
-from graphkit.testing import ScriptedSaver
+from graphkit.testing import ScriptedSaver, made
 from graphkit.worker import Worker
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.checkpoints import make_interrupt
@@ -38,6 +38,20 @@ def test_a_checkpoint_stays_if_any_rule_keeps_it(saver):
     assert (report.removed, report.pruned, report.threads) == (1, ("t",), 1)
     assert ids(saver, "t") == ["c4", "c3", "c1", "c0"]
     assert policy.apply(saver).removed == 0
+
+
+def test_early_writes_that_a_prune_left_when_it_was_cut_short_go_with_the_next_pass():
+    saver = MemorySaver()
+    fill(saver, "t")
+    early = RunnableConfig("t", checkpoint_ns="#early:")
+    for name in ("b0", "b1"):
+        saver.put(early, made(id=name))
+    policy = RetentionPolicy(keep_last=5)
+    assert policy.apply(saver, dry_run=True).removed == 0
+
+    assert policy.apply(saver).removed == 0
+
+    assert [info.id for info in saver.history(early)] == ["b1"]  # the newest stays
 
 
 def test_pattern_and_status_choose_threads_and_schedules_are_left_alone(saver):

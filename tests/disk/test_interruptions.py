@@ -174,6 +174,7 @@ def test_a_run_lock_that_a_signal_interrupts_at_any_point_is_free(tmp_path, kind
             pass
 
     hold()
+    held_before = get_held_run_locks()  # what interrupted tests of this process have left in this context
     count = count_signal_points(hold)
     assert count > 30
     for number in range(1, count + 1):
@@ -183,7 +184,7 @@ def test_a_run_lock_that_a_signal_interrupts_at_any_point_is_free(tmp_path, kind
         other.start()
         other.join(10)
         assert not other.is_alive(), f"interrupted at {number} of {count}"
-        assert not get_held_run_locks(), f"interrupted at {number} of {count}"
+        assert get_held_run_locks() <= held_before, f"interrupted at {number} of {count}"
         hold()
 
 

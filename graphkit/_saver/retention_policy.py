@@ -252,8 +252,8 @@ class _Pass:
         self._unmeasured.add(thread_id)
         with self._noting_errors(thread_id):
             if self._policy.statuses:
-                statuses = {latest.status for latest in self._store.recent(RunnableConfig(thread_id), limit=1)}
-                if statuses.isdisjoint(self._policy.statuses):
+                latest = self._store.recent(RunnableConfig(thread_id), limit=1)
+                if not latest or latest[0].status not in self._policy.statuses:
                     return
             self.chosen.append(thread_id)
             if self._options is None:

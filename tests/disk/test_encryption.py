@@ -17,6 +17,7 @@ from graphkit import (
 )
 from savers import Compression, FileSystemSaver
 from tests.disk import crashes
+from tests.support.contents import read_history
 from tests.support.disks import FileIO, HookedIO, failing, quiet
 from tests.support.forked import run_in_child
 from tests.support.logs import (
@@ -33,7 +34,7 @@ from tests.support.logs import (
     replace_bytes,
     replace_payload,
 )
-from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, fill, fill_rotatable, made, view, write
+from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, fill, fill_rotatable, made, write
 
 
 def open_saver(root, cipher=NEW, **options):
@@ -87,7 +88,7 @@ def test_no_file_ever_has_plaintext(tmp_path):
         assert_no_plaintext(root)
         assert len(list(itertools.islice(watch, 16))) == 16
         watch.close()
-        before = view(saver)
+        before = read_history(saver, CONFIG)
         saver.copy("t", "u")
         saver.put(CONFIG.with_check_point_id(before[3][0]), made(99, plain="replaced"))
         saver.compact()
@@ -141,11 +142,11 @@ def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
     histories = [(CONFIG, None), (CONFIG, 1), (INNER, None)]
     with open_saver(root, BOTH) as saver, open_saver(new_root, BOTH) as new:
         for config, version in histories:
-            assert view(saver, config, version) == view(new, config, version)
+            assert read_history(saver, config, version) == read_history(new, config, version)
         assert saver.verify().ok
         report = saver.rotate()
         assert len(report.rewritten) == 3
-        assert view(saver) == view(new)
+        assert read_history(saver, CONFIG) == read_history(new, CONFIG)
 
 
 # Keys
@@ -355,15 +356,15 @@ def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
         write(saver, count=4)
     with open_saver(root, BOTH, fsync="always", io=io) as saver:
         saver.put(CONFIG, made(70))
-        before = view(saver)
+        before = read_history(saver, CONFIG)
         old = payloads_of(root)
         with failing(io, "fdatasync", times=1), pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, made(71))
         saver.put(CONFIG, made(72))
-        assert view(saver)[1:] == before
+        assert read_history(saver, CONFIG)[1:] == before
     assert old.isdisjoint(payloads_of(root))
     with open_saver(root, BOTH) as saver:
-        assert view(saver)[1:] == before
+        assert read_history(saver, CONFIG)[1:] == before
 
 
 def test_no_nonce_is_used_twice_under_one_salt(tmp_path):

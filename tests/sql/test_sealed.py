@@ -9,24 +9,10 @@ import pytest
 from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
 from savers import Compression, FileSystemSaver, SqliteSaver
 from tests.sql.savers import run_sql
-from tests.support.contents import read_all
+from tests.support.contents import read_all, read_history
 from tests.support.disks import quiet
 from tests.support.logs import pack_frame, parse_frame
-from tests.support.sealed import (
-    BOTH,
-    CONFIG,
-    INNER,
-    MARKERS,
-    NEW,
-    OLD,
-    READS,
-    WRONG,
-    fill,
-    fill_rotatable,
-    made,
-    view,
-    write,
-)
+from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, fill, fill_rotatable, made, write
 
 OTHER = RunnableConfig("u")
 IN_COLUMNS = {"interrupts", "namespaces"}
@@ -96,7 +82,7 @@ def test_no_column_has_plaintext(open_saver):
         write(saver)
         write(saver, INNER, 4)
         assert_no_plaintext(saver)
-        before = view(saver)
+        before = read_history(saver, CONFIG)
         saver.copy("t", "u")
         saver.put(CONFIG.with_check_point_id(before[3][0]), made(99, plain="replaced"))
         saver.compact()
@@ -139,18 +125,18 @@ def test_a_plain_history_is_sealed_by_the_next_append(append, is_open, open_save
     plain = open_saver()
     write(plain, count=5)
     write(plain, INNER, 2)
-    before = view(plain)
+    before = read_history(plain, CONFIG)
     sealed = open_saver(cipher=NEW)
     if is_open:
-        assert view(sealed) == before
+        assert read_history(sealed, CONFIG) == before
     append(sealed)
-    assert view(sealed)[-4:] == before[-4:]
+    assert read_history(sealed, CONFIG)[-4:] == before[-4:]
     assert sealed.verify().ok
     with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
         plain.get(CONFIG)
     with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
         plain.put(CONFIG, made(71))
-    assert view(plain, INNER) == view(sealed, INNER)
+    assert read_history(plain, INNER) == read_history(sealed, INNER)
     if not logs_of(sealed):
         numbers = [sealed._store.shared_log("t", namespace).frames.bytes.history for namespace in ("", "inner")]
         of_root, of_inner = (count_terms(sealed, number) for number in numbers)
@@ -193,7 +179,7 @@ def store(open_saver):
 @pytest.mark.parametrize("wrong", WRONG)
 def test_without_the_key_nothing_is_read_or_changed(store, wrong):
     with store(cipher=NEW) as saver:
-        before = view(saver)
+        before = read_history(saver, CONFIG)
         logs = logs_of(saver)
 
     for operation in READS if logs else READS.keys() - IN_COLUMNS:
@@ -201,7 +187,7 @@ def test_without_the_key_nothing_is_read_or_changed(store, wrong):
             READS[operation](saver)
         assert caught.value.key_id == "current", operation
         assert caught.value.has_keys is (wrong != "without")
-        assert view(store(cipher=NEW)) == before
+        assert read_history(store(cipher=NEW), CONFIG) == before
         assert logs_of(saver) == logs
 
 
@@ -343,7 +329,7 @@ def test_after_a_rotation_of_plain_histories_nothing_of_them_is_in_the_database(
     saver = open_saver(cipher=NEW)
     assert len(saver.rotate().rewritten) == 3
     assert_no_plaintext(saver)
-    assert len(view(saver)) == len(view(saver, version=1)) == 12
+    assert len(read_history(saver, CONFIG)) == len(read_history(saver, CONFIG, version=1)) == 12
 
 
 def test_what_a_saver_with_keys_deletes_is_overwritten(sqlite_opener):
@@ -362,20 +348,20 @@ def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable
         rotatable().rotate()
     with pytest.raises(CheckpointKeyError, match=r"'2025'.*all others are done"):
         rotatable(cipher=NEW).rotate()
-    assert view(rotatable(cipher=NEW), RunnableConfig("unsealed"))
+    assert read_history(rotatable(cipher=NEW), RunnableConfig("unsealed"))
     assert len(rotatable(cipher=BOTH).rotate().rewritten) == 4
     assert read_all(rotatable(cipher=NEW))
 
 
 def test_a_rotation_during_a_run_and_with_other_savers_open(rotatable):
     other = rotatable(cipher=BOTH)
-    before = view(other)
+    before = read_history(other, CONFIG)
     with other.run_lock(CONFIG):
         other.put(CONFIG, made(80))
         rotatable(cipher=BOTH).rotate()
         other.put(CONFIG, made(81))
-        assert view(other)[2:] == before
-    assert view(other, version=1)
+        assert read_history(other, CONFIG)[2:] == before
+    assert read_history(other, CONFIG, version=1)
 
 
 def test_a_history_that_is_released_during_a_rotation_is_rotated_too(open_saver):

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from graphkit import Checkpoint, RunnableConfig
-from tests.support.contents import read_history
 from tests.support.readings import READINGS
 
 OLD = {"2025": bytes(range(32))}
@@ -42,11 +41,6 @@ def write(saver, config=CONFIG, count=12, **options):
         if number % 4 == 1:
             saver.put_writes(config, {"plain_write": [f"plain answer {number}"] * 3})
             saver.add_tags(config, f"plain tag {number}")
-
-
-def view(saver, config=CONFIG, version=None):
-    """All of a history."""
-    return read_history(saver, config, version)
 
 
 def fill(saver):

@@ -28,9 +28,10 @@ from savers import (
     SubjectKeys,
     acting_as,
 )
+from tests.support.contents import read_history
 from tests.support.disks import quiet
 from tests.support.logs import locate_log, read_records
-from tests.support.sealed import READS, made, view
+from tests.support.sealed import READS, made
 from tests.support.sweeps import in_turn
 
 CURRENT = {"current": bytes(range(32))}
@@ -122,10 +123,10 @@ def test_one_key_opens_every_copy_of_a_history_and_nothing_else_does(store):
         assert saver.rotate().rewritten == ()
         assert saver.own_key("t") == saver.own_key("t", version=1) == "ann"
         threads = [thread for thread in saver.threads(released=True) if thread != "other"]
-        found = {thread: view(saver, RunnableConfig(thread)) for thread in threads}
+        found = {thread: read_history(saver, RunnableConfig(thread)) for thread in threads}
         assert len(found) == 5
     with store({"another": bytes(32), **ANN}) as saver:
-        assert {thread: view(saver, RunnableConfig(thread)) for thread in threads} == found
+        assert {thread: read_history(saver, RunnableConfig(thread)) for thread in threads} == found
         assert len(saver.tag(T, 1).checkpoints) == 6
         assert saver.get(RunnableConfig("copied", checkpoint_ns="inner")).state["plain_n"] == 90
         with pytest.raises(errors.CheckpointKeyError, match="'bob'"):
@@ -176,7 +177,7 @@ def test_an_existing_store_gets_keys_for_its_subjects_by_a_rotation(store, befor
     with store(before) as saver:
         for subject in ("ann", "bob"):
             put_released(saver, subject, subject)
-        found = view(saver, RunnableConfig("bob"))
+        found = read_history(saver, RunnableConfig("bob"))
 
     with store(by_subject(key_for=lambda thread_id, _: thread_id)) as saver:
         assert len(saver.rotate().rewritten) == 8
@@ -184,7 +185,7 @@ def test_an_existing_store_gets_keys_for_its_subjects_by_a_rotation(store, befor
         assert saver.own_key("ann") == saver.own_key("ann", version=1) == "ann"
 
     with store({"another": bytes(32), **BOB}) as saver:
-        assert view(saver, RunnableConfig("bob")) == found
+        assert read_history(saver, RunnableConfig("bob")) == found
         assert len(saver.tag("bob", 1).checkpoints) == 6
 
 
@@ -390,7 +391,7 @@ def test_a_copy_in_another_store_is_erased_with_the_same_key(two_subjects, targe
         assert copied.own_key(T, version=1) == "ann"
         assert copied.own_key(INNER) == "ann"
         assert copied.own_key("other") == "bob"
-        assert view(copied, T) == view(source, T)
+        assert read_history(copied, T) == read_history(source, T)
 
         source.put(T, about("ann", 40))
         assert copy_threads(source, copied).checkpoints == 1
@@ -475,7 +476,7 @@ def test_the_golden_directory_is_read_as_it_was_written(tmp_path):
     with FileSystemSaver(golden, cipher=KEYS) as saver, FileSystemSaver(written, cipher=KEYS) as new:
         for config, version in histories:
             assert saver.own_key(config, version=version) == new.own_key(config, version=version)
-            assert view(saver, config, version) == view(new, config, version)
+            assert read_history(saver, config, version) == read_history(new, config, version)
 
         assert saver.rotate().rewritten == ()
         assert saver.verify().ok

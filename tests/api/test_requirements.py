@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
@@ -43,8 +45,18 @@ def marks_of(source):
 LINES = [line for line in PAGE.splitlines() if line.startswith("- ")]
 ROWS = [Row(*ROW.fullmatch(line).groups()) for line in LINES]
 KNOWN = {row.id for row in ROWS}
-MARKS = {path: marks_of(path.read_text(encoding="utf-8")) for path in FILES}
-MARKED = {number for marks in MARKS.values() for _, numbers in marks for number in numbers}
+
+
+@pytest.fixture(scope="module")
+def marks():
+    """The marks of each test file."""
+    return {path: marks_of(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+@pytest.fixture(scope="module")
+def marked(marks):
+    """The numbers of all marks."""
+    return {number for of_file in marks.values() for _, numbers in of_file for number in numbers}
 
 
 def test_every_row_is_one_short_line_and_no_number_stands_for_two():
@@ -54,17 +66,17 @@ def test_every_row_is_one_short_line_and_no_number_stands_for_two():
     assert [line for line in LINES if len(line) > 100] == []
 
 
-def test_every_row_that_holds_has_a_marked_test():
-    assert {row.id for row in ROWS if row.is_proved} <= MARKED
+def test_every_row_that_holds_has_a_marked_test(marked):
+    assert {row.id for row in ROWS if row.is_proved} <= marked
 
 
-def test_every_mark_has_a_row():
-    assert MARKED <= KNOWN
+def test_every_mark_has_a_row(marked):
+    assert marked <= KNOWN
 
 
-def test_only_tests_are_marked():
-    for path, marks in MARKS.items():
-        assert [name for name, _ in marks if not name.startswith(("test_", "Test"))] == [], path
+def test_only_tests_are_marked(marks):
+    for path, of_file in marks.items():
+        assert [name for name, _ in of_file if not name.startswith(("test_", "Test"))] == [], path
 
 
 def test_what_is_measured_names_its_benchmark():

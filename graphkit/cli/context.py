@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TextIO, final
 
 from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape, parse_age
+from graphkit.cli.values import UsageError, escape_lines, parse_age
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
@@ -164,9 +164,8 @@ class CliContext:
 
         At a terminal a long line is broken between words.
         """
-        text = hide_passwords(text, self.passwords)
         # An error may quote a store, a server or a file that somebody else wrote.
-        text = "".join(each if each.isprintable() or each == "\n" else escape(each) for each in text)
+        text = escape_lines(hide_passwords(text, self.passwords))
         if self.err.isatty() and "\n" not in text:
             text = "\n  ".join(wrap(text, self.width - 2, break_long_words=False, break_on_hyphens=False))
         if self.writers_above:

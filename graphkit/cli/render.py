@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,13 +98,7 @@ _DIM: Final = 2
 _RIGHT_ALIGNED: Final = frozenset({"bytes", "number", "seconds"})
 _SECONDARY_KINDS: Final = frozenset({"bytes", "number", "seconds", "age", "list"})
 """The kinds of columns that are dim at a terminal."""
-_FULL_KINDS: Final[Mapping[Kind, Kind]] = {
-    "age": "time",
-    "name": "text",
-    "id": "text",
-    "value": "whole",
-}
-"""The kinds that a card, which has a line for each value, displays more fully than a table."""
+
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {}, ())
 
 
@@ -198,15 +192,14 @@ def _card_lines(context: CliContext, card: Card) -> Iterator[str]:
     margin = longest + len(GAP)
 
     for column in present:
-        kind = _FULL_KINDS.get(column.kind, column.kind)
         title = column.title.ljust(margin)
-        if kind == "tree" and context.is_pretty:
+        if column.kind == "tree" and context.is_pretty:
             for line in format_tree(card.data[column.key], context.width - margin):
                 yield title + line
                 title = " " * margin
             continue
-        text = format_cell(context, kind, card.data[column.key])
-        if kind == "lines":  # as they are: a wrapped traceback could not be read
+        text = format_cell(context, column.kind, card.data[column.key])
+        if column.kind == "lines":  # as they are: a wrapped traceback could not be read
             yield from (column.title, *text.split("\n"))
             continue
         yield from wrap_words(title + text, context.line_width, margin)
@@ -239,12 +232,10 @@ _MIN_TEXT_WIDTH: Final = 7
 """No text is cut below this."""
 _MIN_PAYLOAD_WIDTH: Final = 24
 """Below this a payload is cut only when no other text is left."""
-_TEXT_KINDS: Final[frozenset[Kind]] = frozenset({"text", "value"})
-"""Kinds that may be cut, and dropped after all figures."""
-_PAYLOAD_KINDS: Final[frozenset[Kind]] = frozenset({"payload"})
-"""Kinds that may be cut once all figures are dropped, and dropped after all texts."""
-_FIGURE_KINDS: Final[frozenset[Kind]] = frozenset({"bytes", "seconds", "number", "list"})
+_FIGURE_KINDS: Final = frozenset({"bytes", "seconds", "number", "list"})
 """Kinds that may be dropped, but make no sense when cut."""
+_DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
+"""Kinds that may be dropped, those first that are dropped before the others."""
 
 
 @dataclass(eq=False)
@@ -278,14 +269,13 @@ def fit_table(
     for column, texts in zip(columns, cells, strict=True):
         if any(texts):
             fitted.append(_FittedColumn(column, texts, max(map(count_cells, (column.title, *texts)))))
-    kinds_in_order = (_FIGURE_KINDS, _TEXT_KINDS, _PAYLOAD_KINDS)
     while (excess := _shrink_texts(fitted, width)) > 0:
-        droppable = [fit for kinds in kinds_in_order for fit in reversed(fitted) if fit.column.kind in kinds]
+        droppable = [fit for kinds in _DROPPED_KINDS for fit in reversed(fitted) if fit.column.kind in kinds]
         if not droppable:
             break
         fitted.remove(droppable[0])
     for fit in fitted:
-        if excess < 0 and fit.column.kind in _PAYLOAD_KINDS:
+        if excess < 0 and fit.column.kind == "payload":
             fit.width = min(fit.natural_width, fit.width - excess)
 
     fitted_columns = [replace(fit.column, title=cut(fit.column.title, fit.width)) for fit in fitted]
@@ -302,22 +292,21 @@ def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> int:
     # From the natural widths again after each dropped column: the others may now need no cut.
     for fit in fitted:
         fit.width = fit.natural_width
-        if fit.column.kind in _PAYLOAD_KINDS:  # one long row leaves room for the others
+        if fit.column.kind == "payload":  # one long row leaves room for the others
             fit.width = min(fit.width, width // 2)
     gaps = len(GAP) * (len(fitted) - 1)
     excess = gaps + sum(fit.width for fit in fitted) - width
     kinds = {fit.column.kind for fit in fitted}
-    excess = _shrink(fitted, _TEXT_KINDS, excess, _MIN_TEXT_WIDTH)
+    excess = _shrink(fitted, "text", excess, _MIN_TEXT_WIDTH)
     if kinds.isdisjoint(_FIGURE_KINDS):
-        is_alone = kinds.isdisjoint(_TEXT_KINDS)
-        excess = _shrink(fitted, _PAYLOAD_KINDS, excess, _MIN_TEXT_WIDTH if is_alone else _MIN_PAYLOAD_WIDTH)
+        excess = _shrink(fitted, "payload", excess, _MIN_PAYLOAD_WIDTH if "text" in kinds else _MIN_TEXT_WIDTH)
     return excess
 
 
-def _shrink(fitted: Sequence[_FittedColumn], kinds: Collection[Kind], excess: int, least: int) -> int:
-    """Cut the widest column of some kinds until the excess is gone; return what is left of it."""
+def _shrink(fitted: Sequence[_FittedColumn], kind: Kind, excess: int, least: int) -> int:
+    """Cut the widest column of a kind until the excess is gone; return what is left of it."""
     while excess > 0:
-        shrinkable = [fit for fit in fitted if fit.column.kind in kinds and fit.width > least]
+        shrinkable = [fit for fit in fitted if fit.column.kind == kind and fit.width > least]
         if not shrinkable:
             break
         widest = max(shrinkable, key=lambda fit: fit.width)

@@ -56,17 +56,12 @@ class StoreName(NamedTuple):
     """The schema that a connection string names; None: the default."""
 
 
-def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
-    """Return which saver a name stands for; None if it is a directory.
-
-    Args:
-        name: what the user typed.
-        kinds: the names of the savers that are installed.
-    """
+def parse_store_name(name: str) -> StoreName | None:
+    """Return which saver a name stands for; None if it is a directory."""
     if name.startswith(_URL_SCHEMES):
         return StoreName(POSTGRES, *_split_schema(name))
-    kind, _, argument = name.partition(":")
-    if kind == name or kind not in kinds or Path(name).exists():
+    kind, colon, argument = name.partition(":")
+    if not colon or kind not in _list_kinds() or Path(name).exists():
         return None
     if kind == POSTGRES:
         return StoreName(POSTGRES, *_split_schema(argument))
@@ -206,10 +201,9 @@ def open_store(
     key_file = KEY_FILE.get()
     if is_sealed and key_file is not None:
         options["cipher"] = key_file
-    kinds = _list_kinds(name)
-    store = parse_store_name(name, kinds)
+    store = parse_store_name(name)
     if store is None:
-        _check_directory(Path(name), kinds, create=create)
+        _check_directory(Path(name), create=create)
         saver = _make_saver("file", {"path": name, **options}, fsync)
     else:
         _check_store(store, create=create, is_sealed="cipher" in options)
@@ -233,7 +227,7 @@ def open_store(
 
 def names_store(name: str) -> bool:
     """Return whether a word names something that may be a store: something that exists, or a kind of store."""
-    if parse_store_name(name, _list_kinds(name)) is not None:
+    if parse_store_name(name) is not None:
         return True
     try:
         return Path(name).exists()
@@ -243,7 +237,7 @@ def names_store(name: str) -> bool:
 
 def _find_directory(name: str) -> str | None:
     """Return the path of the directory that a store is; None if it is of another kind."""
-    store = parse_store_name(name, _list_kinds(name))
+    store = parse_store_name(name)
     if store is None:
         return name
     return store.argument if store.kind in _FILE_KINDS else None
@@ -286,10 +280,8 @@ def provide_stores(key_file: str | None) -> Iterator[None]:
             _OPENED.reset(opened_before)
 
 
-def _list_kinds(name: str) -> Sequence[str]:
-    """Return the kinds of stores that a name may begin with; they are not looked up for a name without a colon."""
-    if ":" not in name:
-        return ()
+def _list_kinds() -> Sequence[str]:
+    """Return the kinds of stores that a name may begin with."""
     from graphkit import registry
 
     return sorted({*registry.saver_names(), SQLITE, POSTGRES})
@@ -335,7 +327,7 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
         raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
 
 
-def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
+def _check_directory(path: Path, *, create: bool) -> None:
     """Check the name of a directory, which is a misspelt kind if there is no such directory.
 
     Raises:
@@ -345,8 +337,9 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
     name = escape(hide_passwords(str(path)))
     if not path.exists():
         # The kind of `sqlit:runs.db` may be misspelt; it must not become a directory of this name.
-        kind = f"{str(path).partition(':')[0]}:"
-        kind_hint = suggest(kind, [f"{known}:" for known in kinds], show=escape)
+        kind, colon, _ = str(path).partition(":")
+        kinds = _list_kinds() if colon else ()
+        kind_hint = suggest(f"{kind}:", [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return
         if create:

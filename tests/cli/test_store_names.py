@@ -11,7 +11,6 @@ from savers import FileSystemSaver, MemorySaver
 from tests.support.savers import ListingSaver
 from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 
-KINDS = ["file", "sqlite", "postgres"]
 SECRET = "s3cret-word"
 NAMES = [
     f"postgresql://anna:{SECRET}@host/db",
@@ -59,13 +58,13 @@ def test_what_a_name_stands_for():
         ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
         ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),
     ):
-        assert parse_store_name(name, KINDS) == parsed
+        assert parse_store_name(name) == parsed
 
 
 def test_a_directory_of_that_name_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sqlite:x").mkdir()
-    assert parse_store_name("sqlite:x", KINDS) is None
+    assert parse_store_name("sqlite:x") is None
 
 
 def test_the_first_word_is_no_store_if_the_environment_names_one(store):

@@ -472,7 +472,7 @@ _COLUMNS: Final = (
     Column("graph_id", "GRAPH"),
     Column("next_due", "NEXT", "age"),
     Column("last_due", "LAST", "age"),
-    Column("input", "INPUT", "value"),
+    Column("input", "INPUT"),
 )
 _name = click.argument("name", help="The name of the schedule.")
 

@@ -36,9 +36,6 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 
 # copy
 
-_NAMES_WITHIN_STORE: Final = 2
-"""The thread, and the id of its copy."""
-
 
 @click.command("copy", cls=Command)
 @options.directory
@@ -110,7 +107,7 @@ def copy(
 
 
 def _copy_within(directory: str, threads: Sequence[str], *, dry_run: bool) -> Message:
-    if len(threads) != _NAMES_WITHIN_STORE:
+    if len(threads) != 2:  # noqa: PLR2004
         raise UsageError("name the thread and the id of its copy, or another store with --to")
     thread, target = threads
     saver = open_store(directory)

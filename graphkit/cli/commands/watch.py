@@ -63,13 +63,8 @@ _COLUMNS: Final = (
 @click.command("watch", cls=Command)
 @options.directory
 @options.maybe_thread
-@click.option(
-    "--checkpoint",
-    "-c",
-    metavar="ID",
-    help="The checkpoint after which to start, shortened to a unique beginning or end.",
-)
-@click.option("--limit", "-n", type=click.IntRange(1), metavar="N", help="Stop after N changes.")
+@options.checkpoint_id
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Stop after N changes.")
 @options.interval
 def watch(
     context: CliContext,

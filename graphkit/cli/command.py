@@ -105,13 +105,14 @@ class Command(click.Command):
         arguments = dict(ctx.params)
         height = None if arguments.pop("no_pager") else ctx.obj.height
         key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
-        typed = [value for value in arguments.values() if isinstance(value, str)]
+        names = [value for value in arguments.values() if isinstance(value, str)]
+        names.append(ctx.obj.environment.get("GRAPHKIT_DIR", ""))
         context = dataclasses.replace(
             ctx.obj,
             as_json=arguments.pop("as_json"),
             debug=arguments.pop("debug"),
             height=height,
-            passwords=frozenset(find_passwords(typed)),
+            passwords=frozenset(find_passwords(names)),
         )
         assert self.callback is not None
         return _run(context, key_file, self.callback, arguments)

@@ -1,5 +1,7 @@
 """Stores that are no directories: sqlite:FILE, postgres:DSN, postgresql://...; and passwords, which no output shows."""
 
+import sqlite3
+
 import pytest
 
 from graphkit import RunnableConfig
@@ -161,7 +163,7 @@ class Refused(Exception):
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("error", [CheckpointStorageError, Refused])
-def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debug):
+def test_no_message_or_traceback_shows_a_password(monkeypatch, shop, name, error, debug):
     def refuse(path):
         if error is Refused:
             raise Refused(f"cannot connect with {path}, {SECRET!r}")
@@ -172,6 +174,7 @@ def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debu
     for command, environment in (
         (["threads", name], {}),
         (["threads"], {"GRAPHKIT_DIR": name}),
+        (["run", "--app", shop], {"GRAPHKIT_DIR": name}),
         (["copy", "nowhere", "--to", name], {}),
         (["threads", name, "--json", "--nonsense"], {}),
         (["thread", name], {}),
@@ -184,8 +187,15 @@ def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debu
         assert SECRET not in done.out + done.err
 
 
-def test_no_result_shows_a_password(databases, store):
+def test_no_result_shows_a_password(databases, store, tmp_path):
     name = NAMES[0]
+    database = sqlite3.connect(tmp_path / "langgraph.db")
+    key = "thread_id, checkpoint_ns, checkpoint_id"
+    database.execute(f"create table checkpoints ({key}, parent_checkpoint_id, type, checkpoint, metadata)")
+    database.execute(f"create table writes ({key}, task_id, idx, channel, type, value)")
+    database.close()
+    done = graphkit("import-langgraph-sqlite", tmp_path / "langgraph.db", name)
+    assert (done.code, done.out) == (0, f"imported 0 checkpoints to {hide_passwords(name)}; 0 threads, verified\n")
     for more in ([], ["--json"], ["--dry-run"], ["--dry-run", "--json"]):
         done = graphkit("copy", store, "order-18", "--to", name, "--no-versions", *more)
         assert (done.code, SECRET in done.out + done.err, "***@host" in done.out) == (0, False, True)

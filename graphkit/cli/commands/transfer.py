@@ -363,7 +363,7 @@ def _describe_report(report: Any, verb: str, place: str) -> Message:
         verb: "imported" or "exported".
         place: where the threads are now.
     """
-    sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(place)}"
+    sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(hide_passwords(place))}"
     if report.skipped:
         sentence += f", skipped {report.skipped} that were already there"
     sentence += f"; {pluralize(report.threads, 'thread')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._values.frozen import to_plain
@@ -27,6 +27,20 @@ class Column:
     kind: Kind = "text"
     instead: Sequence[Column] = ()
     """Columns of which the first with a value is displayed where this one has none."""
+
+
+@dataclass(eq=False)
+class ShownColumn:
+    """A column on its way to the output."""
+
+    column: Column
+    lines: list[str]
+    """The title, and a text for each row."""
+    width: int = 0
+    """What the terminal has room for."""
+
+    def __post_init__(self) -> None:
+        self.natural_width = max(map(count_cells, self.lines))
 
 
 @dataclass(frozen=True)
@@ -139,30 +153,26 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
     if table.summary and context.is_pretty:
         for part in wrap_words(table.summary, context.width, 0):
             yield _paint(context, part, _DIM)
-    columns = table.columns
-    cells = [_format_column(context, column, table.data) for column in columns]
+    shown = [
+        ShownColumn(column, [column.title, *_format_column(context, column, table.data)]) for column in table.columns
+    ]
     if context.is_pretty:
-        columns, cells = fit_table(columns, cells, context.width)
+        shown = fit_table(shown, context.width)
 
-    # The title and the texts of a column become equally wide, and get the colours of a terminal.
-    padded: list[list[str]] = []
-    for column, texts in zip(columns, cells, strict=True):
-        lines = (column.title, *texts)
-        plain = _DIM if column.kind in _SECONDARY_KINDS else None
-        styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
-        widths = [count_cells(line) for line in lines]
+    # The lines of a column become equally wide, and get the colours of a terminal.
+    for each in shown:
+        kind = each.column.kind
+        plain = _DIM if kind in _SECONDARY_KINDS else None
+        is_right_aligned = context.is_pretty and kind in _RIGHT_ALIGNED
+        widths = [count_cells(line) for line in each.lines]
         widest = max(widths)
-        is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
-        shown: list[str] = []
-        for text, style, width in zip(lines, styles, widths, strict=True):
-            painted = _paint(context, text, style)
+        for number, (line, width) in enumerate(zip(each.lines, widths, strict=True)):
+            painted = _paint(context, line, _COLOURS.get(line, plain) if number else _BOLD)
             gap = " " * (widest - width)
-            shown.append(gap + painted if is_right_aligned else painted + gap)
-        padded.append(shown)
+            each.lines[number] = gap + painted if is_right_aligned else painted + gap
 
-    for parts in zip(*padded, strict=True):
-        line = GAP.join(parts)
-        yield line.rstrip()
+    for parts in zip(*(each.lines for each in shown), strict=True):
+        yield GAP.join(parts).rstrip()
 
 
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -238,78 +248,54 @@ _DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
 """Kinds that may be dropped, those first that are dropped before the others."""
 
 
-@dataclass(eq=False)
-class _FittedColumn:
-    """A column on its way to the terminal: its texts, and the width that it has so far."""
-
-    column: Column
-    texts: Sequence[str]
-    natural_width: int
-    width: int = 0
-
-
-def fit_table(
-    columns: Sequence[Column],
-    cells: Sequence[Sequence[str]],
-    width: int,
-) -> tuple[list[Column], list[list[str]]]:
-    """Return the columns for which a terminal has room, and their cells, cut where necessary.
+def fit_table(columns: Iterable[ShownColumn], width: int) -> list[ShownColumn]:
+    """Return the columns for which a terminal has room, their lines cut where necessary.
 
     Empty columns are dropped first. Then texts are cut, the longest first. If that is not enough,
     columns are dropped until it is: figures, the last first, and then texts, the last first. A
     payload, for which the table is read, is cut only when no figures are left, and takes what room
     the others leave. Columns of other kinds stay.
-
-    Args:
-        columns: all columns.
-        cells: the texts of each column.
-        width: the columns of the terminal.
     """
-    fitted: list[_FittedColumn] = []
-    for column, texts in zip(columns, cells, strict=True):
-        if any(texts):
-            fitted.append(_FittedColumn(column, texts, max(map(count_cells, (column.title, *texts)))))
+    fitted = [each for each in columns if any(each.lines[1:])]
     while (excess := _shrink_texts(fitted, width)) > 0:
-        droppable = [fit for kinds in _DROPPED_KINDS for fit in reversed(fitted) if fit.column.kind in kinds]
+        droppable = [each for kinds in _DROPPED_KINDS for each in reversed(fitted) if each.column.kind in kinds]
         if not droppable:
             break
         fitted.remove(droppable[0])
-    for fit in fitted:
-        if excess < 0 and fit.column.kind == "payload":
-            fit.width = min(fit.natural_width, fit.width - excess)
-
-    fitted_columns = [replace(fit.column, title=cut(fit.column.title, fit.width)) for fit in fitted]
-    fitted_cells = [[cut(text, fit.width) for text in fit.texts] for fit in fitted]
-    return fitted_columns, fitted_cells
+    for each in fitted:
+        if excess < 0 and each.column.kind == "payload":
+            each.width = min(each.natural_width, each.width - excess)
+        each.lines = [cut(line, each.width) for line in each.lines]
+    return fitted
 
 
-def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> int:
+def _shrink_texts(columns: Sequence[ShownColumn], width: int) -> int:
     """Cut the widest text again and again, from the natural widths on.
 
     Returns:
         By how much the columns are too wide nevertheless; a negative number is room that is left.
     """
     # From the natural widths again after each dropped column: the others may now need no cut.
-    for fit in fitted:
-        fit.width = fit.natural_width
-        if fit.column.kind == "payload":  # one long row leaves room for the others
-            fit.width = min(fit.width, width // 2)
-    gaps = len(GAP) * (len(fitted) - 1)
-    excess = gaps + sum(fit.width for fit in fitted) - width
-    kinds = {fit.column.kind for fit in fitted}
-    excess = _shrink(fitted, "text", excess, _MIN_TEXT_WIDTH)
+    for each in columns:
+        each.width = each.natural_width
+        if each.column.kind == "payload":  # one long row leaves room for the others
+            each.width = min(each.width, width // 2)
+    gaps = len(GAP) * (len(columns) - 1)
+    excess = gaps + sum(each.width for each in columns) - width
+    kinds = {each.column.kind for each in columns}
+    excess = _shrink(columns, "text", excess, _MIN_TEXT_WIDTH)
     if kinds.isdisjoint(_FIGURE_KINDS):
-        excess = _shrink(fitted, "payload", excess, _MIN_PAYLOAD_WIDTH if "text" in kinds else _MIN_TEXT_WIDTH)
+        excess = _shrink(columns, "payload", excess, _MIN_PAYLOAD_WIDTH if "text" in kinds else _MIN_TEXT_WIDTH)
     return excess
 
 
-def _shrink(fitted: Sequence[_FittedColumn], kind: Kind, excess: int, least: int) -> int:
+def _shrink(columns: Sequence[ShownColumn], kind: Kind, excess: int, least: int) -> int:
     """Cut the widest column of a kind until the excess is gone; return what is left of it."""
     while excess > 0:
-        shrinkable = [fit for fit in fitted if fit.column.kind == kind and fit.width > least]
+        shrinkable = [each for each in columns if each.column.kind == kind and each.width > least]
         if not shrinkable:
             break
-        widest = max(shrinkable, key=lambda fit: fit.width)
+        widest = max(shrinkable, key=lambda each: each.width)
         widest.width -= 1
         excess -= 1
     return excess

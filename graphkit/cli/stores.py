@@ -419,7 +419,7 @@ def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         placeholders = _Placeholders()
         while True:
-            token = PLACEHOLDER_TYPES.set(placeholders.types())
+            token = PLACEHOLDER_TYPES.set(tuple(placeholders.types.values()))
             try:
                 return command(*args, **kwargs)
             except CheckpointSerializationError as error:
@@ -433,11 +433,13 @@ def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
 
 @final
 class _Placeholders:
-    """The types found so far: for each its kind, and the names of its fields or members."""
+    """The types found so far."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, str] = {}
-        self._names: dict[str, dict[str, None]] = {}
+        self.types: dict[str, type] = {}
+        """By the name of the type for which a placeholder stands."""
+        self._parts: dict[str, tuple[str, dict[str, None]]] = {}
+        """For each its kind, and the names of its fields or members."""
 
     def learn(self, error: CheckpointSerializationError) -> bool:
         """Add the type that a reader did not know; return False if that cannot help."""
@@ -456,37 +458,32 @@ class _Placeholders:
         # of the enum. Then the reader fails again, and the placeholder grows. If it has all the fields and does not
         # fit nevertheless, its kind is wrong: a NamedTuple is stored like a dataclass. Each round adds a field or
         # changes the kind, so that the rounds end.
-        kind = self._kinds.get(type_name)
-        names = self._names.setdefault(type_name, {})
-        if kind is None:
+        kind, names = self._parts.get(type_name, ("", {}))
+        if not kind:
             kind = "flag" if isinstance(content, int) else "enum"
             if isinstance(content, Mapping):
                 kind = "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
-            self._kinds[type_name] = kind
         elif names.keys() >= set(fields):
             if kind != "dataclass":
                 return False
-            self._kinds[type_name] = "namedtuple"
+            kind = "namedtuple"
         names.update(dict.fromkeys(fields))
+        self._parts[type_name] = kind, names
         try:
-            self._make(type_name)
+            self.types[type_name] = _make_placeholder(type_name, kind, list(names))
         except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
             return False
         return True
 
-    def types(self) -> tuple[type, ...]:
-        """Return the placeholder types."""
-        return tuple(self._make(type_name) for type_name in self._kinds)
 
-    def _make(self, type_name: str) -> type:
-        factory = _FACTORIES[self._kinds[type_name]]
-        placeholder: type = factory(list(self._names[type_name]))
-        module, _, name = type_name.rpartition(".")
-        placeholder.__name__ = placeholder.__qualname__ = name
-        placeholder.__module__ = module or "builtins"
-        # The value may be in a set, or be a key, although a field of it has no hash: its type may leave that field out.
-        setattr(placeholder, "__hash__", lambda value: hash(repr(value)))  # noqa: B010 - mypy takes this one
-        return placeholder
+def _make_placeholder(type_name: str, kind: str, names: list[str]) -> type:
+    placeholder: type = _FACTORIES[kind](names)
+    module, _, name = type_name.rpartition(".")
+    placeholder.__name__ = placeholder.__qualname__ = name
+    placeholder.__module__ = module or "builtins"
+    # The value may be in a set, or be a key, although a field of it has no hash: its type may leave that field out.
+    setattr(placeholder, "__hash__", lambda value: hash(repr(value)))  # noqa: B010 - mypy takes this one
+    return placeholder
 
 
 def _make_model(names: list[str]) -> type:

@@ -177,7 +177,7 @@ class _ChangeRows:
         A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the
         run has not ended.
         """
-        return row["kind"] != "idle" or row["status"] == "stalled"
+        return not (row["kind"] == "idle" and row["status"] != "stalled")
 
     def _find_status(self, thread_id: str) -> str | None:
         """Return the status of a thread now; None if it cannot be read, or is gone."""

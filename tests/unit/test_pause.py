@@ -79,6 +79,17 @@ def test_from_another_thread_or_a_signal_handler(saver, has_saver, monkeypatch):
     assert graph.pause() == 0
 
 
+@pytest.mark.requirement("H41")
+@both
+def test_while_it_waits_for_its_lock(saver, monkeypatch, how):
+    graph = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+    asked = []
+    run_lock = saver.run_lock
+    monkeypatch.setattr(saver, "run_lock", lambda *args: asked.append(graph.pause("t")) or run_lock(*args))
+    last = run(graph, {}, how=how)
+    assert (asked, last.node_id, last.reason()) == ([1], "a", "pause")
+
+
 def test_a_run_that_is_about_to_end_ends(saver):
     a = Pauser("a")
     graph = a.graph = make_chain(a=a).compile(checkpoint_saver=saver)

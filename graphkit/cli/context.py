@@ -28,10 +28,6 @@ _DEFAULT_WIDTH: Final = 80
 """The width of a terminal whose size is unknown."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
     """Escape characters that an encoding lacks, as JSON does; a codec error handler."""
     assert isinstance(error, UnicodeEncodeError)
@@ -63,7 +59,7 @@ class CliContext:
     """Lines of the terminal; None: output is never shown in a pager."""
     colour: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
-    now: Callable[[], datetime] = _now
+    now: Callable[[], datetime] = partial(datetime.now, UTC)
     zone: tzinfo | None = None
     """The time zone in which times are shown; None: that of the machine."""
     as_json: bool = False

@@ -59,7 +59,7 @@ class CliContext:
     """Lines of the terminal; None: output is never shown in a pager."""
     colour: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
-    now: Callable[[], datetime] = partial(datetime.now, UTC)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     zone: tzinfo | None = None
     """The time zone in which times are shown; None: that of the machine."""
     as_json: bool = False

@@ -232,8 +232,8 @@ class CliContext:
             self.writers_above.pop()
 
     @contextmanager
-    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Call `stop` at the first SIGINT or SIGTERM inside the block.
+    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+        """Call `stop` at the first SIGINT or SIGTERM inside the block; yield what returns whether one has come.
 
         The second one ends the process as usual.
         """
@@ -254,6 +254,6 @@ class CliContext:
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, handle_first)
         try:
-            yield
+            yield lambda: not previous
         finally:
             restore()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -211,9 +212,12 @@ def _follow(
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
 
-    with context.stop_on_signal(lambda: graph.pause(config.thread)):
+    stop = partial(graph.pause, config.thread)
+    with context.stop_on_signal(stop) as is_stopping:
         run = graph.astream if graph.topology.asynchronous else graph.stream
         for last in iterate(run(given, config)):
+            if is_stopping():  # perhaps since before the run could be paused
+                stop()
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:

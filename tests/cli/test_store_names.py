@@ -42,9 +42,10 @@ def databases(monkeypatch):
 
 def test_what_a_name_stands_for():
     for name, parsed in (
-        ("./sqlite/runs", None),
-        ("C:\\runs", None),
-        ("nonsense:x", None),
+        ("./sqlite/runs", StoreName("file", "./sqlite/runs")),
+        ("C:\\runs", StoreName("file", "C:\\runs")),
+        ("nonsense:x", StoreName("file", "nonsense:x")),
+        ("disk:x", StoreName("file", "x")),
         ("sqlite:/a:b.db", StoreName("sqlite", "/a:b.db")),
         ("postgres:postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
         ("postgres:host=h dbname=d", StoreName("postgres", "host=h dbname=d")),
@@ -66,7 +67,7 @@ def test_what_a_name_stands_for():
 def test_a_directory_of_that_name_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sqlite:x").mkdir()
-    assert parse_store_name("sqlite:x") is None
+    assert parse_store_name("sqlite:x") == StoreName("file", "sqlite:x")
 
 
 def test_the_first_word_is_no_store_if_the_environment_names_one(store):
@@ -106,8 +107,13 @@ def test_a_missing_database_file_is_not_created(databases, tmp_path):
     (tmp_path / "runs.db").write_bytes(b"SQLite format 3\0...")
     done = graphkit("threads", tmp_path / "runs.db")
     assert_refused(done, 18, f"type sqlite:{tmp_path / 'runs.db'}")
-    for name in ("sqlite:", "postgres:"):
+    for name in ("sqlite:", "postgres:", "file:"):
         assert graphkit("threads", name).code == 2
+
+
+def test_a_missing_directory_is_not_created(tmp_path):
+    assert_refused(graphkit("threads", f"disk:{tmp_path / 'runs'}"), 18, "there is no directory")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["sqlit:runs.db", "postgre:host=h", "postgresql:host=h"])

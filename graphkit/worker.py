@@ -427,9 +427,7 @@ class Worker:
             now = self._now()
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
-                due = self._measure_since(time)
-                candidate = self._agenda.get(thread) or _Candidate(due)
-                candidate.due = min(candidate.due, due)
+                candidate = self._agenda.get(thread) or _Candidate(self._measure_since(time))
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
             return self._agenda.take()

@@ -254,13 +254,7 @@ def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
 @click.argument("file", help="A file that `export` wrote, in either form; - is standard input.")
 @options.dry_run
 @options.maybe_app
-def import_(
-    context: CliContext,
-    directory: str,
-    file: str,
-    dry_run: bool,
-    app: str | None,
-) -> Message:
+def import_(context: CliContext, directory: str, file: str, dry_run: bool, app: str | None) -> Message:
     """Read threads from a file into a store.
 
     The command creates the store if it is missing, reads each thread back and compares it. An

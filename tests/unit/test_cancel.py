@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -312,6 +313,16 @@ def test_a_finished_thread_stays_finished(saver):
     assert not cancel(saver, "t")
     assert not pause(saver, "t")
     assert contents(saver) == before
+
+
+def test_a_run_that_has_stopped_and_still_holds_its_thread_is_waited_for():
+    saver = ScriptedSaver(MemorySaver())
+    make_idle(saver, "interrupted")
+    lock = saver.run_lock(CONFIG)
+    copy_context().run(lock.__enter__)
+    saver.on("run_lock", lambda: lock.__exit__(None, None, None), skip=2)
+    assert cancel(saver, "t")
+    assert status(saver) == "cancelled"
 
 
 def test_a_finished_thread_stays_finished_in_a_saver_whose_history_has_no_status():

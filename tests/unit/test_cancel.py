@@ -315,14 +315,17 @@ def test_a_finished_thread_stays_finished(saver):
     assert contents(saver) == before
 
 
-def test_a_run_that_has_stopped_and_still_holds_its_thread_is_waited_for():
+@pytest.mark.parametrize(("wanted", "rounds"), [("interrupted", 2), ("stalled", 1)])
+def test_a_run_that_has_stopped_and_still_holds_its_thread_is_waited_for(wanted, rounds):
+    """Its thread is cancelled then, and the next run does not find a request that this one has not read."""
     saver = ScriptedSaver(MemorySaver())
-    make_idle(saver, "interrupted")
+    app = make_idle(saver, wanted)
     lock = saver.run_lock(CONFIG)
     copy_context().run(lock.__enter__)
-    saver.on("run_lock", lambda: lock.__exit__(None, None, None), skip=2)
+    saver.on("run_lock", lambda: lock.__exit__(None, None, None), skip=rounds)
     assert cancel(saver, "t")
     assert status(saver) == "cancelled"
+    assert not app.invoke_final(None, CONFIG).is_cancelled
 
 
 def test_a_finished_thread_stays_finished_in_a_saver_whose_history_has_no_status():

@@ -262,7 +262,8 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         Returns:
             How many runs were asked.
         """
-        thread_id = None if thread is None else self._resolve_config(thread, None).thread
+        # Without a look into the store: the caller may be a signal handler, which has interrupted the saver.
+        thread_id = None if thread is None else RunnableConfig.of(thread).thread
         paused = 0
         for run in self._running.copy():
             if thread_id is None or run.config.thread == thread_id:

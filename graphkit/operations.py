@@ -366,12 +366,7 @@ def fork(
 
 
 @acts_for("config")
-def rollback(
-    saver: BaseCheckpointSaver,
-    config: ConfigLike,
-    *,
-    created_at: datetime | None = None,
-) -> RunnableConfig:
+def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: datetime | None = None) -> RunnableConfig:
     """Append a copy of an older checkpoint, from which the thread continues.
 
     The copy has an id of its own and the older checkpoint as its parent. Nothing is removed. The
@@ -571,13 +566,7 @@ def _read_for_fork(saver: BaseCheckpointSaver, info: CheckpointInfo) -> StoredCh
     return StoredCheckpoint(plain, tags=info.tags)
 
 
-def _copy_as_fork(
-    checkpoint: Checkpoint,
-    created_at: datetime | None,
-    *,
-    id: str,
-    parent_id: str | None,
-) -> Checkpoint:
+def _copy_as_fork(checkpoint: Checkpoint, created_at: datetime | None, *, id: str, parent_id: str | None) -> Checkpoint:
     """Return a copy from which a run starts the next node afresh.
 
     That is what a resume from a past checkpoint does too.

@@ -29,7 +29,7 @@ from graphkit._engine.driver import Driver
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
 from graphkit._engine.schedules import ScheduleAgenda
-from graphkit._options import check_clock, check_count, check_function
+from graphkit._options import check_count, check_function
 from graphkit._plan.events import Outbox, level_of
 from graphkit._plan.retry import RetryPolicy
 from graphkit._records.config import RunnableConfig, with_current_principal
@@ -259,8 +259,6 @@ class Worker:
             TypeError: `clock`, `retry` or `on_output` is none.
             ValueError: `concurrency` is not a whole number, or is below one.
         """
-        if clock is not None:
-            check_clock(clock)
         given: object = retry
         if given is not None and not isinstance(given, RetryPolicy):
             raise TypeError(f"retry must be a graphkit.RetryPolicy, not {given!r}")
@@ -429,9 +427,7 @@ class Worker:
             now = self._now()
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
-                due = self._measure_since(time)
-                candidate = self._agenda.get(thread) or _Candidate(due)
-                candidate.due = min(candidate.due, due)
+                candidate = self._agenda.get(thread) or _Candidate(self._measure_since(time))
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
             return self._agenda.take()
@@ -511,10 +507,6 @@ class Worker:
             due = self._measure_since(changed_at)
             submission = Submission.find(info.next_node_id, info.metadata)
             if submission is not None and submission.at is not None:
-                if not submission.is_due(self._now()):
-                    self._alarms.set_earlier(thread, submission.at)
-                    self._agenda.discard(thread)
-                    return
                 due = max(due, self._measure_since(submission.at))
             candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:
@@ -786,7 +778,7 @@ def _adopt_graphs(
     are_graphs = all(isinstance(graph, CompiledGraph) for graph in given.values())
     if not given or not are_graphs or not isinstance(saver, BaseCheckpointSaver):
         raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
-    own = {"checkpoint_saver": saver, "clock": clock or _common_clock(given.values())}
+    own = {"checkpoint_saver": saver, "clock": _common_clock(given.values()) if clock is None else clock}
     return {name: CompiledGraph(graph.topology, graph.compile_config.replace(**own)) for name, graph in given.items()}
 
 

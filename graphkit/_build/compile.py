@@ -101,10 +101,6 @@ class FlattenedGraph:
             self.nodes[node_id] = _with_hooks(node, node_id, definition.node_hooks)
         self._apply_edge_hooks(definition.edge_hooks)
 
-    def resolve_aliases(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Replace the ids of inlined subgraphs by their entry nodes; drop repetitions."""
-        return tuple(dict.fromkeys(self.aliases.get(name, name) for name in names))
-
     def find_outermost_subgraphs(self) -> dict[str, str]:
         """Return id -> outermost subgraph, for the nodes that were inlined and for bridges."""
         found: dict[str, str] = {}
@@ -358,7 +354,7 @@ def build_topology(
         GraphStateError: everything that is wrong with the graph.
     """
     graph = FlattenedGraph(definition)
-    config = config.replace(interrupt_before=graph.resolve_aliases(config.interrupt_before))
+    config = config.replace(interrupt_before=[graph.aliases.get(name, name) for name in config.interrupt_before])
     forks = _check(graph, config)
 
     # The nodes as they run: with their hooks, retries and timeouts, and the graph's defaults.

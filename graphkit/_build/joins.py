@@ -115,12 +115,7 @@ class _NoJoinError(Exception):
 class _JoinSearch:
     """The search for the join of one fork."""
 
-    def __init__(
-        self,
-        source: str,
-        edges: Mapping[str, Targets],
-        successors: Successors,
-    ) -> None:
+    def __init__(self, source: str, edges: Mapping[str, Targets], successors: Successors) -> None:
         self.source = source
         self.edges = edges
         self.successors = successors
@@ -219,12 +214,7 @@ class _JoinSearch:
             furthest = max(furthest, position)
         return None
 
-    def _find_return(
-        self,
-        starts: Iterable[str],
-        positions: Mapping[str, int],
-        seen: set[str],
-    ) -> int:
+    def _find_return(self, starts: Iterable[str], positions: Mapping[str, int], seen: set[str]) -> int:
         """Return the furthest position at which the detours from some nodes return to the path.
 
         Args:
@@ -271,13 +261,7 @@ class _JoinSearch:
             branches[head] = frozenset(branch)
         return branches
 
-    def _explain_meeting(
-        self,
-        shared: list[str],
-        owners: Mapping[str, str],
-        head: str,
-        join: str,
-    ) -> str:
+    def _explain_meeting(self, shared: list[str], owners: Mapping[str, str], head: str, join: str) -> str:
         """Return why a branch may not contain nodes of an earlier one.
 
         Args:
@@ -316,11 +300,7 @@ def _explain_edge_between(head: str, other: str) -> str:
     return f"the branch {head!r} leads to {other!r}, which is a branch itself; remove one of the two edges"
 
 
-def find_reachable(
-    start: str,
-    following: Callable[[str], Sequence[str]],
-    join: str = END,
-) -> list[str]:
+def find_reachable(start: str, following: Callable[[str], Sequence[str]], join: str = END) -> list[str]:
     """Return all nodes that can be reached from a node before the join, itself first."""
     found: dict[str, None] = {}
     waiting = [start]

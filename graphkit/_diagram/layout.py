@@ -24,12 +24,7 @@ class RunPath:
         steps: by edge, the numbers of the steps that took it.
     """
 
-    def __init__(
-        self,
-        edges: Mapping[str, Targets],
-        forks: Mapping[str, Fork],
-        path: Sequence[str],
-    ) -> None:
+    def __init__(self, edges: Mapping[str, Targets], forks: Mapping[str, Fork], path: Sequence[str]) -> None:
         """Follow a run.
 
         Args:

@@ -229,10 +229,6 @@ class _Border(NamedTuple):
     bottom: tuple[str, str, str]
     way_out: str
 
-    def enclose(self, text: str, width: int) -> tuple[str, str, str]:
-        """Return the rows of a box."""
-        return _fill(self.top, width), f"{self.side} {text} {self.side}", _fill(self.bottom, width)
-
 
 _ROUND: Final = _Border(("╭", "─", "╮"), "│", ("╰", "─", "╯"), "┬")
 _PLAIN: Final = _Border(("┌", "─", "┐"), "│", ("└", "─", "┘"), "┬")
@@ -356,12 +352,13 @@ class _Drawing:
     def _add_box(self, name: str, centre: int, row: int) -> None:
         """Draw a box around a column, from a row downwards."""
         box = self.boxes[name]
+        border = box.border
         left = centre - box.width // 2
-        for line in box.border.enclose(box.text, box.width):
-            self._write(row, left, line)
-            row += 1
+        self._write(row, left, _fill(border.top, box.width))
+        self._write(row + 1, left, f"{border.side} {box.text} {border.side}")
+        self._write(row + 2, left, _fill(border.bottom, box.width))
         if self._arrows[name]:
-            self._write(row - 1, centre, box.border.way_out)
+            self._write(row + 2, centre, border.way_out)
 
     def _add_arrows(self, name: str, following: Sequence[str]) -> None:
         """Draw the edge to the box that follows, and list the others."""

@@ -402,7 +402,7 @@ class Driver:
     # Start and end
 
     def _open(self) -> None:
-        """Start the observers' threads, take the run lock, and register the run."""
+        """Start the observers' threads, register the run, and take the run lock."""
         history = self.history
         observers: Any = history.program.options.observers
         if observers:
@@ -410,9 +410,9 @@ class Driver:
             self.outbox = Outbox(observers)
             history.reporter.post = self.outbox.post
         check_access(history, is_run=self.active is not None)
-        self.locks.acquire()
         if self.active is not None:
-            self.active.add(history)
+            self.active.add(history)  # before it waits for the lock: a pause must reach it then, too
+        self.locks.acquire()
 
     def _close(self, futures: TaskFutures) -> None:
         """End all threads, store what waits, and release the run locks."""

@@ -19,7 +19,6 @@ from graphkit.errors import CheckpointErasedError, CheckpointerError, Checkpoint
 
 Kind = Literal[
     "text",
-    "value",
     "whole",
     "name",
     "id",
@@ -37,7 +36,7 @@ Kind = Literal[
     "lines",
     "tree",
 ]
-"""How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
+"""How the values of a column are displayed. "name" and "id" are shortened at a terminal; "text" is
 abbreviated and "whole" is not; "tree" is JSON in a pipe; "age" is a time, relative at a terminal. A
 "payload" is what a table is read for: at a terminal it is the last to be cut."""
 
@@ -80,7 +79,6 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
 _WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "id", "whole", "tree")
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "text": lambda _, value: abbreviate(value, _TEXT_LIMIT),
-    "value": lambda _, value: abbreviate(value, _TEXT_LIMIT),
     "age": _format_timestamp,
     "time": _format_time,
     "bytes": lambda _, size: format_bytes(size),

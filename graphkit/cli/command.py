@@ -16,7 +16,7 @@ import click
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message, show
-from graphkit.cli.stores import find_passwords, hide_passwords, names_store, provide_stores
+from graphkit.cli.stores import find_passwords, names_store, provide_stores
 from graphkit.cli.values import escape
 from graphkit.errors import (
     CheckpointErasedError,
@@ -105,13 +105,14 @@ class Command(click.Command):
         arguments = dict(ctx.params)
         height = None if arguments.pop("no_pager") else ctx.obj.height
         key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
-        typed = [value for value in arguments.values() if isinstance(value, str)]
+        names = [value for value in arguments.values() if isinstance(value, str)]
+        names.append(ctx.obj.environment.get("GRAPHKIT_DIR", ""))
         context = dataclasses.replace(
             ctx.obj,
             as_json=arguments.pop("as_json"),
             debug=arguments.pop("debug"),
             height=height,
-            passwords=frozenset(find_passwords(typed)),
+            passwords=frozenset(find_passwords(names)),
         )
         assert self.callback is not None
         return _run(context, key_file, self.callback, arguments)
@@ -135,26 +136,17 @@ def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], ar
         return code
     except BrokenPipeError:  # `graphkit threads | head`; `main` discards what is left
         return 0
-    except (GraphKitError, OSError) as error:
-        if context.debug:
-            # The message follows as a sentence, so the last line has only the type.
-            exception = traceback.TracebackException.from_exception(error)
-            message, *notes = exception.format_exception_only()
-            frames = [*exception.format()][: -1 - len(notes)]
-            context.warn("".join([*frames, message.partition(":")[0], "\n", *notes]).rstrip())
-        known = error if isinstance(error, GraphKitError) else _to_storage_error(error)
-        context.warn(f"graphkit: {_describe_error(known, arguments)}")
-        return known.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:
-        # With --debug a bug is raised as it is, so that a debugger stops where it happened; but not if the traceback
-        # would show a password: then it is printed, with the password hidden.
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        if context.debug and hide_passwords(trace, context.passwords) != trace:
-            context.warn(trace)
-        elif context.debug:
-            raise
+    except Exception as error:  # noqa: BLE001 - of savers and types of the application, too
+        if context.debug:
+            context.warn("".join(traceback.format_exception(error)).rstrip())
+        known = error
+        if isinstance(error, OSError) and not isinstance(error, GraphKitError):
+            known = _to_storage_error(error)
+        if isinstance(known, GraphKitError):
+            context.warn(f"graphkit: {_describe_error(known, arguments)}")
+            return known.exit_code
         context.warn(
             f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
             f"unexpected error: rerun with --debug and please report it"

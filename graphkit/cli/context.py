@@ -19,17 +19,13 @@ from typing import Any, Final, Self, TextIO, final
 
 from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape, parse_age
+from graphkit.cli.values import UsageError, escape_lines, parse_age
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
 _MIN_WIDTH: Final = 40
 _DEFAULT_WIDTH: Final = 80
 """The width of a terminal whose size is unknown."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
@@ -63,7 +59,7 @@ class CliContext:
     """Lines of the terminal; None: output is never shown in a pager."""
     colour: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
-    now: Callable[[], datetime] = _now
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     zone: tzinfo | None = None
     """The time zone in which times are shown; None: that of the machine."""
     as_json: bool = False
@@ -164,9 +160,8 @@ class CliContext:
 
         At a terminal a long line is broken between words.
         """
-        text = hide_passwords(text, self.passwords)
         # An error may quote a store, a server or a file that somebody else wrote.
-        text = "".join(each if each.isprintable() or each == "\n" else escape(each) for each in text)
+        text = escape_lines(hide_passwords(text, self.passwords))
         if self.err.isatty() and "\n" not in text:
             text = "\n  ".join(wrap(text, self.width - 2, break_long_words=False, break_on_hyphens=False))
         if self.writers_above:
@@ -237,8 +232,8 @@ class CliContext:
             self.writers_above.pop()
 
     @contextmanager
-    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Call `stop` at the first SIGINT or SIGTERM inside the block.
+    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[Callable[[], bool]]:
+        """Call `stop` at the first SIGINT or SIGTERM inside the block; yield what returns whether one has come.
 
         The second one ends the process as usual.
         """
@@ -259,6 +254,6 @@ class CliContext:
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, handle_first)
         try:
-            yield
+            yield lambda: not previous
         finally:
             restore()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._values.frozen import to_plain
@@ -27,6 +27,20 @@ class Column:
     kind: Kind = "text"
     instead: Sequence[Column] = ()
     """Columns of which the first with a value is displayed where this one has none."""
+
+
+@dataclass(eq=False)
+class ShownColumn:
+    """A column on its way to the output."""
+
+    column: Column
+    lines: list[str]
+    """The title, and a text for each row."""
+    width: int = 0
+    """What the terminal has room for."""
+
+    def __post_init__(self) -> None:
+        self.natural_width = max(map(count_cells, self.lines))
 
 
 @dataclass(frozen=True)
@@ -98,13 +112,7 @@ _DIM: Final = 2
 _RIGHT_ALIGNED: Final = frozenset({"bytes", "number", "seconds"})
 _SECONDARY_KINDS: Final = frozenset({"bytes", "number", "seconds", "age", "list"})
 """The kinds of columns that are dim at a terminal."""
-_FULL_KINDS: Final[Mapping[Kind, Kind]] = {
-    "age": "time",
-    "name": "text",
-    "id": "text",
-    "value": "whole",
-}
-"""The kinds that a card, which has a line for each value, displays more fully than a table."""
+
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {}, ())
 
 
@@ -145,30 +153,26 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
     if table.summary and context.is_pretty:
         for part in wrap_words(table.summary, context.width, 0):
             yield _paint(context, part, _DIM)
-    columns = table.columns
-    cells = [_format_column(context, column, table.data) for column in columns]
+    shown = [
+        ShownColumn(column, [column.title, *_format_column(context, column, table.data)]) for column in table.columns
+    ]
     if context.is_pretty:
-        columns, cells = fit_table(columns, cells, context.width)
+        shown = fit_table(shown, context.width)
 
-    # The title and the texts of a column become equally wide, and get the colours of a terminal.
-    padded: list[list[str]] = []
-    for column, texts in zip(columns, cells, strict=True):
-        lines = (column.title, *texts)
-        plain = _DIM if column.kind in _SECONDARY_KINDS else None
-        styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
-        widths = [count_cells(line) for line in lines]
+    # The lines of a column become equally wide, and get the colours of a terminal.
+    for each in shown:
+        kind = each.column.kind
+        plain = _DIM if kind in _SECONDARY_KINDS else None
+        is_right_aligned = context.is_pretty and kind in _RIGHT_ALIGNED
+        widths = [count_cells(line) for line in each.lines]
         widest = max(widths)
-        is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
-        shown: list[str] = []
-        for text, style, width in zip(lines, styles, widths, strict=True):
-            painted = _paint(context, text, style)
+        for number, (line, width) in enumerate(zip(each.lines, widths, strict=True)):
+            painted = _paint(context, line, _COLOURS.get(line, plain) if number else _BOLD)
             gap = " " * (widest - width)
-            shown.append(gap + painted if is_right_aligned else painted + gap)
-        padded.append(shown)
+            each.lines[number] = gap + painted if is_right_aligned else painted + gap
 
-    for parts in zip(*padded, strict=True):
-        line = GAP.join(parts)
-        yield line.rstrip()
+    for parts in zip(*(each.lines for each in shown), strict=True):
+        yield GAP.join(parts).rstrip()
 
 
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -198,15 +202,14 @@ def _card_lines(context: CliContext, card: Card) -> Iterator[str]:
     margin = longest + len(GAP)
 
     for column in present:
-        kind = _FULL_KINDS.get(column.kind, column.kind)
         title = column.title.ljust(margin)
-        if kind == "tree" and context.is_pretty:
+        if column.kind == "tree" and context.is_pretty:
             for line in format_tree(card.data[column.key], context.width - margin):
                 yield title + line
                 title = " " * margin
             continue
-        text = format_cell(context, kind, card.data[column.key])
-        if kind == "lines":  # as they are: a wrapped traceback could not be read
+        text = format_cell(context, column.kind, card.data[column.key])
+        if column.kind == "lines":  # as they are: a wrapped traceback could not be read
             yield from (column.title, *text.split("\n"))
             continue
         yield from wrap_words(title + text, context.line_width, margin)
@@ -239,88 +242,60 @@ _MIN_TEXT_WIDTH: Final = 7
 """No text is cut below this."""
 _MIN_PAYLOAD_WIDTH: Final = 24
 """Below this a payload is cut only when no other text is left."""
-_TEXT_KINDS: Final[frozenset[Kind]] = frozenset({"text", "value"})
-"""Kinds that may be cut, and dropped after all figures."""
-_PAYLOAD_KINDS: Final[frozenset[Kind]] = frozenset({"payload"})
-"""Kinds that may be cut once all figures are dropped, and dropped after all texts."""
-_FIGURE_KINDS: Final[frozenset[Kind]] = frozenset({"bytes", "seconds", "number", "list"})
+_FIGURE_KINDS: Final = frozenset({"bytes", "seconds", "number", "list"})
 """Kinds that may be dropped, but make no sense when cut."""
+_DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
+"""Kinds that may be dropped, those first that are dropped before the others."""
 
 
-@dataclass(eq=False)
-class _FittedColumn:
-    """A column on its way to the terminal: its texts, and the width that it has so far."""
-
-    column: Column
-    texts: Sequence[str]
-    natural_width: int
-    width: int = 0
-
-
-def fit_table(
-    columns: Sequence[Column],
-    cells: Sequence[Sequence[str]],
-    width: int,
-) -> tuple[list[Column], list[list[str]]]:
-    """Return the columns for which a terminal has room, and their cells, cut where necessary.
+def fit_table(columns: Iterable[ShownColumn], width: int) -> list[ShownColumn]:
+    """Return the columns for which a terminal has room, their lines cut where necessary.
 
     Empty columns are dropped first. Then texts are cut, the longest first. If that is not enough,
     columns are dropped until it is: figures, the last first, and then texts, the last first. A
     payload, for which the table is read, is cut only when no figures are left, and takes what room
     the others leave. Columns of other kinds stay.
-
-    Args:
-        columns: all columns.
-        cells: the texts of each column.
-        width: the columns of the terminal.
     """
-    fitted: list[_FittedColumn] = []
-    for column, texts in zip(columns, cells, strict=True):
-        if any(texts):
-            fitted.append(_FittedColumn(column, texts, max(map(count_cells, (column.title, *texts)))))
-    kinds_in_order = (_FIGURE_KINDS, _TEXT_KINDS, _PAYLOAD_KINDS)
+    fitted = [each for each in columns if any(each.lines[1:])]
     while (excess := _shrink_texts(fitted, width)) > 0:
-        droppable = [fit for kinds in kinds_in_order for fit in reversed(fitted) if fit.column.kind in kinds]
+        droppable = [each for kinds in _DROPPED_KINDS for each in reversed(fitted) if each.column.kind in kinds]
         if not droppable:
             break
         fitted.remove(droppable[0])
-    for fit in fitted:
-        if excess < 0 and fit.column.kind in _PAYLOAD_KINDS:
-            fit.width = min(fit.natural_width, fit.width - excess)
-
-    fitted_columns = [replace(fit.column, title=cut(fit.column.title, fit.width)) for fit in fitted]
-    fitted_cells = [[cut(text, fit.width) for text in fit.texts] for fit in fitted]
-    return fitted_columns, fitted_cells
+    for each in fitted:
+        if excess < 0 and each.column.kind == "payload":
+            each.width = min(each.natural_width, each.width - excess)
+        each.lines = [cut(line, each.width) for line in each.lines]
+    return fitted
 
 
-def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> int:
+def _shrink_texts(columns: Sequence[ShownColumn], width: int) -> int:
     """Cut the widest text again and again, from the natural widths on.
 
     Returns:
         By how much the columns are too wide nevertheless; a negative number is room that is left.
     """
     # From the natural widths again after each dropped column: the others may now need no cut.
-    for fit in fitted:
-        fit.width = fit.natural_width
-        if fit.column.kind in _PAYLOAD_KINDS:  # one long row leaves room for the others
-            fit.width = min(fit.width, width // 2)
-    gaps = len(GAP) * (len(fitted) - 1)
-    excess = gaps + sum(fit.width for fit in fitted) - width
-    kinds = {fit.column.kind for fit in fitted}
-    excess = _shrink(fitted, _TEXT_KINDS, excess, _MIN_TEXT_WIDTH)
+    for each in columns:
+        each.width = each.natural_width
+        if each.column.kind == "payload":  # one long row leaves room for the others
+            each.width = min(each.width, width // 2)
+    gaps = len(GAP) * (len(columns) - 1)
+    excess = gaps + sum(each.width for each in columns) - width
+    kinds = {each.column.kind for each in columns}
+    excess = _shrink(columns, "text", excess, _MIN_TEXT_WIDTH)
     if kinds.isdisjoint(_FIGURE_KINDS):
-        is_alone = kinds.isdisjoint(_TEXT_KINDS)
-        excess = _shrink(fitted, _PAYLOAD_KINDS, excess, _MIN_TEXT_WIDTH if is_alone else _MIN_PAYLOAD_WIDTH)
+        excess = _shrink(columns, "payload", excess, _MIN_PAYLOAD_WIDTH if "text" in kinds else _MIN_TEXT_WIDTH)
     return excess
 
 
-def _shrink(fitted: Sequence[_FittedColumn], kinds: Collection[Kind], excess: int, least: int) -> int:
-    """Cut the widest column of some kinds until the excess is gone; return what is left of it."""
+def _shrink(columns: Sequence[ShownColumn], kind: Kind, excess: int, least: int) -> int:
+    """Cut the widest column of a kind until the excess is gone; return what is left of it."""
     while excess > 0:
-        shrinkable = [fit for fit in fitted if fit.column.kind in kinds and fit.width > least]
+        shrinkable = [each for each in columns if each.column.kind == kind and each.width > least]
         if not shrinkable:
             break
-        widest = max(shrinkable, key=lambda fit: fit.width)
+        widest = max(shrinkable, key=lambda each: each.width)
         widest.width -= 1
         excess -= 1
     return excess

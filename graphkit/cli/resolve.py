@@ -271,19 +271,13 @@ def _suggest_graph(wanted: str, owner: Any) -> str:
     """Return the end of a message about an unknown object: the graphs, and the functions annotated to return one."""
     from graphkit import CompiledGraph, StateGraph
 
-    graph_types = (CompiledGraph, StateGraph)
-    type_names = {graph_type.__name__ for graph_type in graph_types}
     graphs: list[str] = []
     for name, value in sorted(getattr(owner, "__dict__", {}).items()):
-        if name.startswith("_"):
-            continue
-        if isinstance(value, graph_types):
+        # An annotation is a class, or a string of any spelling of its path.
+        annotation = str(getattr(value, "__annotations__", {}).get("return")).rstrip("'>")
+        is_factory = annotation.rpartition(".")[2] in {"CompiledGraph", "StateGraph"}
+        if not name.startswith("_") and (is_factory or isinstance(value, (CompiledGraph, StateGraph))):
             graphs.append(name)
-        elif callable(value):
-            returned = getattr(value, "__annotations__", {}).get("return")
-            # The annotation may be a string, of any spelling of the path.
-            if returned in graph_types or str(returned).rpartition(".")[2] in type_names:
-                graphs.append(name)
     if not graphs:
         return "; it has no graph"
     return suggest(wanted, graphs, show=escape) or f"; its graphs: {join_some(graphs)}"

@@ -26,6 +26,7 @@ from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointSerializationError
 
+FILE: Final = "file"
 POSTGRES: Final = "postgres"
 SQLITE: Final = "sqlite"
 _URL_SCHEMES: Final = ("postgres://", "postgresql://")
@@ -46,7 +47,7 @@ _MIN_PASSWORD: Final = 4
 
 
 class StoreName(NamedTuple):
-    """A store that is not a directory."""
+    """What the name of a store stands for."""
 
     kind: str
     """The name of the saver."""
@@ -56,18 +57,15 @@ class StoreName(NamedTuple):
     """The schema that a connection string names; None: the default."""
 
 
-def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
-    """Return which saver a name stands for; None if it is a directory.
-
-    Args:
-        name: what the user typed.
-        kinds: the names of the savers that are installed.
-    """
+def parse_store_name(name: str) -> StoreName:
+    """Return which saver a name stands for; a name without a kind is that of a directory."""
     if name.startswith(_URL_SCHEMES):
         return StoreName(POSTGRES, *_split_schema(name))
-    kind, _, argument = name.partition(":")
-    if kind == name or kind not in kinds or Path(name).exists():
-        return None
+    kind, colon, argument = name.partition(":")
+    if not colon or kind not in _list_kinds() or Path(name).exists():
+        return StoreName(FILE, name)
+    if kind in _FILE_KINDS:
+        return StoreName(FILE, argument)
     if kind == POSTGRES:
         return StoreName(POSTGRES, *_split_schema(argument))
     return StoreName(kind, argument)
@@ -170,12 +168,10 @@ _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=Non
 
 SECONDS_UNTIL_SYNC: Final = 5.0
 """For stores to which threads are copied: the copy brings each thread to the disk before it is complete."""
-_FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
+_FILE_KINDS: Final = frozenset({FILE, "disk", "filesystem"})
 """The names of the saver in a directory."""
-_SEALED_KINDS: Final = _FILE_KINDS | {SQLITE, POSTGRES}
-"""The names of the savers that have keys."""
-_ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
-"""What follows the name of a database."""
+_ARGUMENTS: Final = {FILE: "a directory", SQLITE: "a file", POSTGRES: "a connection string"}
+"""The savers that have keys, and what follows their names."""
 
 _ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
 """The names of the directories of LangGraph's store and cache."""
@@ -202,59 +198,44 @@ def open_store(
     """
     if not name:
         raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
-    options: dict[str, Any] = {}
+    store = parse_store_name(name)
+    options: dict[str, Any] = {"path": store.argument}
     key_file = KEY_FILE.get()
     if is_sealed and key_file is not None:
         options["cipher"] = key_file
-    kinds = _list_kinds(name)
-    store = parse_store_name(name, kinds)
-    if store is None:
-        _check_directory(Path(name), kinds, create=create)
-        saver = _make_saver("file", {"path": name, **options}, fsync)
-    else:
-        _check_store(store, create=create, is_sealed="cipher" in options)
-        options["path"] = store.argument
-        if store.schema is not None:
-            options["schema"] = store.schema
-        saver = _make_saver(store.kind, options, fsync)
-        # The savers of databases create their tables at the first use. A command that only reads must not.
-        if not create and isinstance(saver, SupportsExists) and not saver.exists():
-            where = "this database; check its name"
-            if store.kind == POSTGRES:
-                schema = escape(store.schema or "graphkit")
-                where = f"schema {schema} of this database; check both names (see `schema` in docs/cli.md)"
-            raise CheckpointFormatError(
-                escape(hide_passwords(name)),
-                f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to",
-            )
+    _check_store(store, create=create, is_sealed="cipher" in options)
+    if store.schema is not None:
+        options["schema"] = store.schema
+    saver = _make_saver(store.kind, options, fsync)
+    # The savers of databases create their tables at the first use. A command that only reads must not.
+    if not create and isinstance(saver, SupportsExists) and not saver.exists():
+        where = "this database; check its name"
+        if store.kind == POSTGRES:
+            schema = escape(store.schema or "graphkit")
+            where = f"schema {schema} of this database; check both names (see `schema` in docs/cli.md)"
+        raise CheckpointFormatError(
+            escape(hide_passwords(name)),
+            f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to",
+        )
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 
 
 def names_store(name: str) -> bool:
     """Return whether a word names something that may be a store: something that exists, or a kind of store."""
-    if parse_store_name(name, _list_kinds(name)) is not None:
-        return True
+    store = parse_store_name(name)
     try:
-        return Path(name).exists()
+        return store.kind != FILE or Path(store.argument).exists()
     except OSError:  # it is too long for a path
         return False
 
 
-def _find_directory(name: str) -> str | None:
-    """Return the path of the directory that a store is; None if it is of another kind."""
-    store = parse_store_name(name, _list_kinds(name))
-    if store is None:
-        return name
-    return store.argument if store.kind in _FILE_KINDS else None
-
-
 def is_new_directory(name: str) -> bool:
     """Return whether a store is a directory that is missing or empty, so that opening it would create the store."""
-    directory = _find_directory(name)
-    if directory is None:
+    store = parse_store_name(name)
+    if store.kind != FILE:
         return False
-    path = Path(directory)
+    path = Path(store.argument)
     if path.is_dir():
         return not any(path.iterdir())
     return not path.exists()
@@ -265,11 +246,11 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
 
     Creates no directory.
     """
-    directory = _find_directory(name)
-    if directory is None:
+    store = parse_store_name(name)
+    if store.kind != FILE:
         return open_store(name, create=True), {}
     key_file = KEY_FILE.get()
-    return directory, {} if key_file is None else {"cipher": key_file}
+    return store.argument, {} if key_file is None else {"cipher": key_file}
 
 
 @contextmanager
@@ -286,10 +267,8 @@ def provide_stores(key_file: str | None) -> Iterator[None]:
             _OPENED.reset(opened_before)
 
 
-def _list_kinds(name: str) -> Sequence[str]:
-    """Return the kinds of stores that a name may begin with; they are not looked up for a name without a colon."""
-    if ":" not in name:
-        return ()
+def _list_kinds() -> Sequence[str]:
+    """Return the kinds of stores that a name may begin with."""
     from graphkit import registry
 
     return sorted({*registry.saver_names(), SQLITE, POSTGRES})
@@ -314,9 +293,11 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
 
     Raises:
         UsageError: there is nothing after it.
-        CheckpointerConfigurationError: a database file is missing and may not be created, or the kind has no keys.
+        CheckpointerConfigurationError: a directory or a database file is missing and may not be created, or the kind
+            has no keys.
+        CheckpointFormatError: a directory is not a store.
     """
-    if is_sealed and store.kind not in _SEALED_KINDS:
+    if is_sealed and store.kind not in _ARGUMENTS:
         raise CheckpointerConfigurationError(
             f"a store of {store.kind} cannot be sealed, and --key-file (or GRAPHKIT_KEYS) asks for it: leave it "
             f"out, or use a directory or a database; to copy from a sealed store without sealing, add --plaintext"
@@ -324,6 +305,8 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
     what = _ARGUMENTS.get(store.kind)
     if what is not None and not store.argument:
         raise UsageError(f"{store.kind}: needs {what} after it")
+    if store.kind == FILE:
+        _check_directory(Path(store.argument), create=create)
     if store.kind != SQLITE or create:
         return
     path = Path(store.argument)
@@ -335,7 +318,7 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
         raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
 
 
-def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
+def _check_directory(path: Path, *, create: bool) -> None:
     """Check the name of a directory, which is a misspelt kind if there is no such directory.
 
     Raises:
@@ -345,8 +328,9 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
     name = escape(hide_passwords(str(path)))
     if not path.exists():
         # The kind of `sqlit:runs.db` may be misspelt; it must not become a directory of this name.
-        kind = f"{str(path).partition(':')[0]}:"
-        kind_hint = suggest(kind, [f"{known}:" for known in kinds], show=escape)
+        kind, colon, _ = str(path).partition(":")
+        kinds = _list_kinds() if colon else ()
+        kind_hint = suggest(f"{kind}:", [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return
         if create:
@@ -426,7 +410,7 @@ def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         placeholders = _Placeholders()
         while True:
-            token = PLACEHOLDER_TYPES.set(placeholders.types())
+            token = PLACEHOLDER_TYPES.set(tuple(placeholders.types.values()))
             try:
                 return command(*args, **kwargs)
             except CheckpointSerializationError as error:
@@ -440,11 +424,13 @@ def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
 
 @final
 class _Placeholders:
-    """The types found so far: for each its kind, and the names of its fields or members."""
+    """The types found so far."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, str] = {}
-        self._names: dict[str, dict[str, None]] = {}
+        self.types: dict[str, type] = {}
+        """By the name of the type for which a placeholder stands."""
+        self._parts: dict[str, tuple[str, dict[str, None]]] = {}
+        """For each its kind, and the names of its fields or members."""
 
     def learn(self, error: CheckpointSerializationError) -> bool:
         """Add the type that a reader did not know; return False if that cannot help."""
@@ -463,37 +449,32 @@ class _Placeholders:
         # of the enum. Then the reader fails again, and the placeholder grows. If it has all the fields and does not
         # fit nevertheless, its kind is wrong: a NamedTuple is stored like a dataclass. Each round adds a field or
         # changes the kind, so that the rounds end.
-        kind = self._kinds.get(type_name)
-        names = self._names.setdefault(type_name, {})
-        if kind is None:
+        kind, names = self._parts.get(type_name, ("", {}))
+        if not kind:
             kind = "flag" if isinstance(content, int) else "enum"
             if isinstance(content, Mapping):
                 kind = "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
-            self._kinds[type_name] = kind
         elif names.keys() >= set(fields):
             if kind != "dataclass":
                 return False
-            self._kinds[type_name] = "namedtuple"
+            kind = "namedtuple"
         names.update(dict.fromkeys(fields))
+        self._parts[type_name] = kind, names
         try:
-            self._make(type_name)
+            self.types[type_name] = _make_placeholder(type_name, kind, list(names))
         except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
             return False
         return True
 
-    def types(self) -> tuple[type, ...]:
-        """Return the placeholder types."""
-        return tuple(self._make(type_name) for type_name in self._kinds)
 
-    def _make(self, type_name: str) -> type:
-        factory = _FACTORIES[self._kinds[type_name]]
-        placeholder: type = factory(list(self._names[type_name]))
-        module, _, name = type_name.rpartition(".")
-        placeholder.__name__ = placeholder.__qualname__ = name
-        placeholder.__module__ = module or "builtins"
-        # The value may be in a set, or be a key, although a field of it has no hash: its type may leave that field out.
-        setattr(placeholder, "__hash__", lambda value: hash(repr(value)))  # noqa: B010 - mypy takes this one
-        return placeholder
+def _make_placeholder(type_name: str, kind: str, names: list[str]) -> type:
+    placeholder: type = _FACTORIES[kind](names)
+    module, _, name = type_name.rpartition(".")
+    placeholder.__name__ = placeholder.__qualname__ = name
+    placeholder.__module__ = module or "builtins"
+    # The value may be in a set, or be a key, although a field of it has no hash: its type may leave that field out.
+    setattr(placeholder, "__hash__", lambda value: hash(repr(value)))  # noqa: B010 - mypy takes this one
+    return placeholder
 
 
 def _make_model(names: list[str]) -> type:

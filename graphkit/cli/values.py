@@ -137,6 +137,11 @@ def escape(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
+def escape_lines(text: str) -> str:
+    """Return a text without the characters that a terminal would interpret; lines stay lines."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else escape(letter) for letter in text)
+
+
 def format_value(value: Any) -> str:
     """Return a value whole: text as it is, anything else as JSON."""
     return escape(value) if isinstance(value, str) else to_json(value)

@@ -15,7 +15,7 @@ from graphkit._values.frozen import to_plain
 from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
 from graphkit.cli.commands.inspect import differences
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import Column, Text, fit_table, show
+from graphkit.cli.render import Column, ShownColumn, Text, fit_table, show
 from graphkit.cli.values import describe_payload, escape, to_json
 from tests.support.terminal import graphkit
 
@@ -62,14 +62,15 @@ COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"),
 
 
 def test_text_is_cut_before_figures_go():
-    row = [["x" * 30], ["i" * 10], ["12345"], ["tag"]]
-    columns, cells = fit_table(COLUMNS, row, 36)
-    assert [column.title for column in columns] == ["A", "B", "C", "D"]
-    assert cells[0] == ["x" * 11 + "…"]
-    columns, _ = fit_table(COLUMNS, row, 23)
-    assert [column.title for column in columns] == ["A", "B"]
-    _, cells = fit_table(COLUMNS, row, 5)
-    assert cells == [["i" * 10]]
+    row = ["x" * 30, "i" * 10, "12345", "tag"]
+
+    def fit(width):
+        shown = [ShownColumn(column, [column.title, text]) for column, text in zip(COLUMNS, row, strict=True)]
+        return [each.lines for each in fit_table(shown, width)]
+
+    assert fit(36) == [["A", "x" * 11 + "…"], ["B", "i" * 10], ["C", "12345"], ["D", "tag"]]
+    assert [title for title, _ in fit(23)] == ["A", "B"]
+    assert fit(5) == [["B", "i" * 10]]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from graphkit import RunnableConfig
+from graphkit import CompiledGraph, RunnableConfig
 from graphkit.cli.resolve import load_app
 from tests.support.terminal import assert_refused, assert_shows, damage, graphkit, read_json
 
@@ -33,6 +33,16 @@ def test_a_run_step_by_step(runs, shop):
         '   2 ship                     log=["shipped to Bern"]  place={"city": "Bern"}\n'
         "t finished after 2 steps\n"
     )
+
+
+def test_a_signal_before_the_run_has_begun_stops_it_too(runs, shop, monkeypatch):
+    def begin(*args):
+        signal.raise_signal(signal.SIGTERM)
+        return stream(*args)
+
+    stream = CompiledGraph.stream
+    monkeypatch.setattr(CompiledGraph, "stream", begin)
+    assert_shows(run(runs), 0, "t stopped after 0 steps and waits before reserve")
 
 
 def test_a_run_as_lines_of_json(runs, shop):

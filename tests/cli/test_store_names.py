@@ -1,5 +1,7 @@
 """Stores that are no directories: sqlite:FILE, postgres:DSN, postgresql://...; and passwords, which no output shows."""
 
+import sqlite3
+
 import pytest
 
 from graphkit import RunnableConfig
@@ -11,7 +13,6 @@ from savers import FileSystemSaver, MemorySaver
 from tests.support.savers import ListingSaver
 from tests.support.terminal import assert_refused, checkpoint, graphkit, read_json
 
-KINDS = ["file", "sqlite", "postgres"]
 SECRET = "s3cret-word"
 NAMES = [
     f"postgresql://anna:{SECRET}@host/db",
@@ -41,9 +42,10 @@ def databases(monkeypatch):
 
 def test_what_a_name_stands_for():
     for name, parsed in (
-        ("./sqlite/runs", None),
-        ("C:\\runs", None),
-        ("nonsense:x", None),
+        ("./sqlite/runs", StoreName("file", "./sqlite/runs")),
+        ("C:\\runs", StoreName("file", "C:\\runs")),
+        ("nonsense:x", StoreName("file", "nonsense:x")),
+        ("disk:x", StoreName("file", "x")),
         ("sqlite:/a:b.db", StoreName("sqlite", "/a:b.db")),
         ("postgres:postgresql://u@h/d", StoreName("postgres", "postgresql://u@h/d")),
         ("postgres:host=h dbname=d", StoreName("postgres", "host=h dbname=d")),
@@ -59,13 +61,13 @@ def test_what_a_name_stands_for():
         ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
         ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),
     ):
-        assert parse_store_name(name, KINDS) == parsed
+        assert parse_store_name(name) == parsed
 
 
 def test_a_directory_of_that_name_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sqlite:x").mkdir()
-    assert parse_store_name("sqlite:x", KINDS) is None
+    assert parse_store_name("sqlite:x") == StoreName("file", "sqlite:x")
 
 
 def test_the_first_word_is_no_store_if_the_environment_names_one(store):
@@ -105,8 +107,13 @@ def test_a_missing_database_file_is_not_created(databases, tmp_path):
     (tmp_path / "runs.db").write_bytes(b"SQLite format 3\0...")
     done = graphkit("threads", tmp_path / "runs.db")
     assert_refused(done, 18, f"type sqlite:{tmp_path / 'runs.db'}")
-    for name in ("sqlite:", "postgres:"):
+    for name in ("sqlite:", "postgres:", "file:"):
         assert graphkit("threads", name).code == 2
+
+
+def test_a_missing_directory_is_not_created(tmp_path):
+    assert_refused(graphkit("threads", f"disk:{tmp_path / 'runs'}"), 18, "there is no directory")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["sqlit:runs.db", "postgre:host=h", "postgresql:host=h"])
@@ -162,7 +169,7 @@ class Refused(Exception):
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("error", [CheckpointStorageError, Refused])
-def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debug):
+def test_no_message_or_traceback_shows_a_password(monkeypatch, shop, name, error, debug):
     def refuse(path):
         if error is Refused:
             raise Refused(f"cannot connect with {path}, {SECRET!r}")
@@ -173,6 +180,7 @@ def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debu
     for command, environment in (
         (["threads", name], {}),
         (["threads"], {"GRAPHKIT_DIR": name}),
+        (["run", "--app", shop], {"GRAPHKIT_DIR": name}),
         (["copy", "nowhere", "--to", name], {}),
         (["threads", name, "--json", "--nonsense"], {}),
         (["thread", name], {}),
@@ -185,8 +193,15 @@ def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debu
         assert SECRET not in done.out + done.err
 
 
-def test_no_result_shows_a_password(databases, store):
+def test_no_result_shows_a_password(databases, store, tmp_path):
     name = NAMES[0]
+    database = sqlite3.connect(tmp_path / "langgraph.db")
+    key = "thread_id, checkpoint_ns, checkpoint_id"
+    database.execute(f"create table checkpoints ({key}, parent_checkpoint_id, type, checkpoint, metadata)")
+    database.execute(f"create table writes ({key}, task_id, idx, channel, type, value)")
+    database.close()
+    done = graphkit("import-langgraph-sqlite", tmp_path / "langgraph.db", name)
+    assert (done.code, done.out) == (0, f"imported 0 checkpoints to {hide_passwords(name)}; 0 threads, verified\n")
     for more in ([], ["--json"], ["--dry-run"], ["--dry-run", "--json"]):
         done = graphkit("copy", store, "order-18", "--to", name, "--no-versions", *more)
         assert (done.code, SECRET in done.out + done.err, "***@host" in done.out) == (0, False, True)

@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -312,6 +313,19 @@ def test_a_finished_thread_stays_finished(saver):
     assert not cancel(saver, "t")
     assert not pause(saver, "t")
     assert contents(saver) == before
+
+
+@pytest.mark.parametrize(("wanted", "rounds"), [("interrupted", 2), ("stalled", 1)])
+def test_a_run_that_has_stopped_and_still_holds_its_thread_is_waited_for(wanted, rounds):
+    """Its thread is cancelled then, and the next run does not find a request that this one has not read."""
+    saver = ScriptedSaver(MemorySaver())
+    app = make_idle(saver, wanted)
+    lock = saver.run_lock(CONFIG)
+    copy_context().run(lock.__enter__)
+    saver.on("run_lock", lambda: lock.__exit__(None, None, None), skip=rounds)
+    assert cancel(saver, "t")
+    assert status(saver) == "cancelled"
+    assert not app.invoke_final(None, CONFIG).is_cancelled
 
 
 def test_a_finished_thread_stays_finished_in_a_saver_whose_history_has_no_status():

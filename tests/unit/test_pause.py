@@ -55,7 +55,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
 
 @pytest.mark.requirement("H41")
 @pytest.mark.parametrize("has_saver", [True, False])
-def test_from_another_thread(saver, has_saver):
+def test_from_another_thread_or_a_signal_handler(saver, has_saver, monkeypatch):
     inside = threading.Barrier(4, timeout=60)
 
     def a(state):
@@ -68,13 +68,26 @@ def test_from_another_thread(saver, has_saver):
     with ThreadPoolExecutor(3) as pool:
         runs = [pool.submit(graph.invoke_final, {}, RunnableConfig(thread)) for thread in "tuv"]
         inside.wait()
-        assert graph.pause("other") == 0
-        assert graph.pause("t") == 1
+        with monkeypatch.context() as interrupted:
+            interrupted.setattr(saver, "get", None)  # a handler may have interrupted it
+            assert graph.pause("other") == 0
+            assert graph.pause("t") == 1
         assert graph.pause() == 3
         inside.wait()
         assert [run.result(60).metadata for run in runs] == [{"reason": "pause"}] * 3
 
     assert graph.pause() == 0
+
+
+@pytest.mark.requirement("H41")
+@both
+def test_while_it_waits_for_its_lock(saver, monkeypatch, how):
+    graph = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+    asked = []
+    run_lock = saver.run_lock
+    monkeypatch.setattr(saver, "run_lock", lambda *args: asked.append(graph.pause("t")) or run_lock(*args))
+    last = run(graph, {}, how=how)
+    assert (asked, last.node_id, last.reason()) == ([1], "a", "pause")
 
 
 def test_a_run_that_is_about_to_end_ends(saver):

@@ -103,6 +103,16 @@ def test_due_threads_are_taken_in_the_order_of_their_times(saver, clock):
     assert order == ["nap 1", "queued", "nap 2", "nap 3"]
 
 
+@pytest.mark.requirement("W4")
+def test_the_earliest_of_several_timers_counts(saver, clock):
+    app = make_map(lambda hours: nap(hours * HOUR)(hours), [1, 2]).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    for expected in ("sleeping", "finished"):
+        clock.advance(HOUR)
+        assert Worker(saver, app).run(once=True) == 1
+        assert status(saver) == expected
+
+
 @pytest.mark.parametrize("kind", ["fork", "map"])
 def test_what_died_beside_a_sleeping_branch_goes_on_at_once(tmp_path, clock, kind):
     seen = []

@@ -18,7 +18,15 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.render import Message, Text
 from graphkit.cli.resolve import search_modules_here
-from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, parse_json_or_text, pluralize
+from graphkit.cli.values import (
+    UsageError,
+    abbreviate,
+    describe_payload,
+    escape,
+    escape_lines,
+    parse_json_or_text,
+    pluralize,
+)
 from graphkit.errors import CheckpointNotFoundError, MaxIterationsError
 
 if TYPE_CHECKING:
@@ -267,16 +275,14 @@ class _Conversation:
                 question = f"approve {_describe_call(payload)}? [y/n/JSON]"
                 if "error" in payload:
                     self._context.warn(escape(str(payload["error"])))
-            answer = None
-            while answer is None:
+            answer: Any = ABSENT
+            while answer is ABSENT:
                 if not self._is_interactive:
                     self._context.warn(question)
                 line = self._read_line(f"{question} ")
                 if line is None:
                     return GraphResume(answers) if answers else ABSENT
                 answer = _parse_approval(line) if is_approval else parse_json_or_text(line, "the answer")
-                if not is_approval:
-                    break  # null, too, is an answer
             answers[interrupt.id] = answer
         return GraphResume(answers)
 
@@ -289,13 +295,8 @@ def _describe_call(payload: Mapping[str, Any]) -> str:
     return f"{escape(str(payload['tool']))} {abbreviate(payload['arguments'], 400)}"
 
 
-def escape_lines(text: str) -> str:
-    """Return a text without the characters that a terminal would interpret; lines stay lines."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else escape(letter) for letter in text)
-
-
 def _parse_approval(line: str) -> Any:
-    """Return the answer to an approval; None if it cannot be understood."""
+    """Return the answer to an approval; ABSENT if it cannot be understood."""
     word, _, rest = line.strip().partition(" ")
     if word.lower() in {"y", "yes"} and not rest:
         return True
@@ -304,4 +305,4 @@ def _parse_approval(line: str) -> Any:
     if word.startswith("{"):
         with suppress(ValueError, RecursionError):
             return {"approved": True, "arguments": parse_json(line)}
-    return None
+    return ABSENT

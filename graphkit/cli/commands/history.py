@@ -278,9 +278,9 @@ _COLUMNS: Final = (
     Column("newest", "newest", "time"),
     Column("per_hour", "checkpoints per hour", "number"),
     Column("median_seconds", "median step", "seconds"),
-    Column("slowest_node", "slowest node", "value"),
+    Column("slowest_node", "slowest node", "whole"),
     Column("resumed_after_failure", "resumed after a failure", "number"),
-    Column("resume_success_rate", "resume success rate", "value"),
+    Column("resume_success_rate", "resume success rate", "number"),
 )
 _HOUR: Final = 3600
 _MIN_SECONDS_FOR_RATE: Final = 60

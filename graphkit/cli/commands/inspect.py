@@ -104,12 +104,10 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
             empty.
     """
     checkpoint = saver.get(config)
-    if checkpoint is not None:
-        return checkpoint
-    what = "checkpoint" if config.checkpoint_id is None else f"checkpoint {config.checkpoint_id}"
-    if config.checkpoint_ns:
-        what += f" in namespace {escape(config.checkpoint_ns)}"
-    raise CheckpointNotFoundError(config.thread, what, "see graphkit history")
+    if checkpoint is None:
+        what = config.checkpoint_id or f"in namespace {config.checkpoint_ns!r}"
+        raise CheckpointNotFoundError(config.thread, f"checkpoint {what}", "see graphkit history")
+    return checkpoint
 
 
 def _read_state(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> Mapping[str, Any] | str:

@@ -403,7 +403,7 @@ def erase(
     recorded = None if ledger is None else _open_ledger(ledger, ledger_key)
     saver = open_store(directory)
     stores = _open_langgraph_stores(saver) if where else {}
-    metadata = parse_assignments(where, "erase")
+    metadata = parse_assignments(where, "--where")
     selection = _select(saver, thread, metadata)
     names = selection.thread_ids
     missing = None if names else thread

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -211,9 +212,12 @@ def _follow(
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
 
-    with context.stop_on_signal(lambda: graph.pause(config.thread)):
+    stop = partial(graph.pause, config.thread)
+    with context.stop_on_signal(stop) as is_stopping:
         run = graph.astream if graph.topology.asynchronous else graph.stream
         for last in iterate(run(given, config)):
+            if is_stopping():  # perhaps since before the run could be paused
+                stop()
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:
@@ -472,7 +476,7 @@ _COLUMNS: Final = (
     Column("graph_id", "GRAPH"),
     Column("next_due", "NEXT", "age"),
     Column("last_due", "LAST", "age"),
-    Column("input", "INPUT", "value"),
+    Column("input", "INPUT"),
 )
 _name = click.argument("name", help="The name of the schedule.")
 

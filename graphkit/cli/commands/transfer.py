@@ -36,9 +36,6 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 
 # copy
 
-_NAMES_WITHIN_STORE: Final = 2
-"""The thread, and the id of its copy."""
-
 
 @click.command("copy", cls=Command)
 @options.directory
@@ -110,7 +107,7 @@ def copy(
 
 
 def _copy_within(directory: str, threads: Sequence[str], *, dry_run: bool) -> Message:
-    if len(threads) != _NAMES_WITHIN_STORE:
+    if len(threads) != 2:  # noqa: PLR2004
         raise UsageError("name the thread and the id of its copy, or another store with --to")
     thread, target = threads
     saver = open_store(directory)
@@ -257,13 +254,7 @@ def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
 @click.argument("file", help="A file that `export` wrote, in either form; - is standard input.")
 @options.dry_run
 @options.maybe_app
-def import_(
-    context: CliContext,
-    directory: str,
-    file: str,
-    dry_run: bool,
-    app: str | None,
-) -> Message:
+def import_(context: CliContext, directory: str, file: str, dry_run: bool, app: str | None) -> Message:
     """Read threads from a file into a store.
 
     The command creates the store if it is missing, reads each thread back and compares it. An
@@ -366,7 +357,7 @@ def _describe_report(report: Any, verb: str, place: str) -> Message:
         verb: "imported" or "exported".
         place: where the threads are now.
     """
-    sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(place)}"
+    sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(hide_passwords(place))}"
     if report.skipped:
         sentence += f", skipped {report.skipped} that were already there"
     sentence += f"; {pluralize(report.threads, 'thread')}"

@@ -63,13 +63,8 @@ _COLUMNS: Final = (
 @click.command("watch", cls=Command)
 @options.directory
 @options.maybe_thread
-@click.option(
-    "--checkpoint",
-    "-c",
-    metavar="ID",
-    help="The checkpoint after which to start, shortened to a unique beginning or end.",
-)
-@click.option("--limit", "-n", type=click.IntRange(1), metavar="N", help="Stop after N changes.")
+@options.checkpoint_id
+@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Stop after N changes.")
 @options.interval
 def watch(
     context: CliContext,
@@ -106,16 +101,13 @@ def watch(
         count = 0
         for change in changes:
             row = rows.make(change)
-            if row is not None:
-                name = escape(row["thread"])
-                if row["ns"]:
-                    name += f"[{escape(row['ns'])}]"
-                text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
-                yield Text(format_event(context, row["time"], name, text), row)
-            elif context.as_json:  # which has the changes that mean nothing to people, too
-                yield Text("", rows.make_plain(change, ""))
-            else:
+            if not rows.is_news(row) and not context.as_json:
                 continue
+            name = escape(row["thread"])
+            if row["ns"]:
+                name += f"[{escape(row['ns'])}]"
+            text = row["told"] or f"{escape(str(row['node']))} -> {escape(row['next'] or '?')}"
+            yield Text(format_event(context, row["time"], name, text), row)
             count += 1
             if count == limit:
                 return
@@ -167,26 +159,25 @@ class _ChangeRows:
         self._context = context
         self._saver = saver
 
-    def make(self, change: Change) -> Row | None:
-        """Return the row of a change; None if it means nothing to people.
+    def make(self, change: Change) -> Row:
+        """Return the row of a change."""
+        row: Row = {**change.to_dict(), "told": None}  # the key of version 0.1
+        row["time"] = change.time or self._context.now()
+        if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
+            row["status"] = self._find_status(change.thread_id)
+        if change.kind == "progress":
+            row["told"] = self._describe_progress(change)
+        elif self.is_news(row):
+            row["told"] = _describe_change(change) or None
+        return row
+
+    def is_news(self, row: Row) -> bool:
+        """Return whether a change means anything to people.
 
         A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the
         run has not ended.
         """
-        if change.kind == "progress":
-            return self.make_plain(change, self._describe_progress(change))
-        row = self.make_plain(change, _describe_change(change))
-        if change.kind == "idle" and row["status"] != "stalled":
-            return None
-        return row
-
-    def make_plain(self, change: Change, text: str) -> Row:
-        """Return the row of a change with a description."""
-        row: Row = {**change.to_dict(), "told": text or None}  # the key of version 0.1
-        row["time"] = change.time or self._context.now()
-        if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
-            row["status"] = self._find_status(change.thread_id)
-        return row
+        return not (row["kind"] == "idle" and row["status"] != "stalled")
 
     def _find_status(self, thread_id: str) -> str | None:
         """Return the status of a thread now; None if it cannot be read, or is gone."""
@@ -278,7 +269,7 @@ class _Screen:
 
     def _add(self, change: Change) -> None:
         row = self._changes.make(change)
-        if row is None:
+        if not self._changes.is_news(row):
             return
 
         # Put again at the end, which the table shows first.

@@ -367,7 +367,7 @@ def answer_by_memory(request):
     return Reply({"role": "assistant", "content": f"You are {names[-1]}." if names else "Who are you?"})
 
 
-@pytest.mark.requirement("P16", "P40", "P45")
+@pytest.mark.requirement("P16", "P40", "P45", "P46")
 def test_the_plans_file_is_loaded_as_it_stands(write, tmp_path, monkeypatch):
     path = write(PLAN)
     with chat_server.start(answer_by_memory) as server:

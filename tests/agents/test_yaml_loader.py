@@ -1,7 +1,6 @@
 """Agents from files of YAML."""
 
 import json
-import sys
 import traceback
 from typing import Annotated, TypedDict
 
@@ -12,12 +11,7 @@ from pydantic import BaseModel
 from graphkit import AgentState, MessagesState, NodeExecutionError, RetryPolicy, RunnableConfig
 from graphkit.agents import AgentBuilder, AgentConfig, CheckpointerConfig, DefaultState, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
-from graphkit.errors import (
-    AgentConfigurationError,
-    AgentFileNotFoundError,
-    AgentFileSyntaxError,
-    MissingDependencyError,
-)
+from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError, AgentFileSyntaxError
 from savers import FileSystemSaver
 from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply
@@ -189,12 +183,6 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
             assert str(caught.value).startswith(f"{path}, line {line}: ")
         assert {*tmp_path.iterdir()} == {path, inner}
     AgentConfig.from_dict({"state_type": "nowhere:X"})  # names are imported only while a file is loaded
-
-
-def test_without_the_package_the_extra_is_named(write, monkeypatch):
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(MissingDependencyError, match=r"PyYAML is not installed; .*\[agents\]"):
-        load_agent(write(STEPS))
 
 
 def test_all_problems_are_in_one_message_with_their_lines(write):

@@ -85,12 +85,15 @@ def test_the_first_word_is_no_store_if_the_environment_names_one(store):
 
 
 @pytest.mark.usefixtures("databases")
-def test_a_thread_of_a_saver_that_knows_no_sizes_can_be_deleted(tmp_path):
+def test_a_thread_of_a_saver_that_knows_no_sizes_is_shown_and_can_be_deleted(tmp_path):
     saver = ListingSaver()
     saver.put(RunnableConfig("t"), checkpoint(1, "a", "b", {"n": 1}))
     register_saver("sqlite", lambda path: saver)
     (tmp_path / "runs.db").write_bytes(b"")
     name = f"sqlite:{tmp_path / 'runs.db'}"
+    (row,) = read_json("threads", name)
+    assert (row["thread"], row["size"]) == ("t", None)
+    assert read_json("stats", name)["size"] is None
     assert graphkit("delete", name, "t", "--yes").out == "deleted t\n"
     assert read_json("threads", name) == []
 

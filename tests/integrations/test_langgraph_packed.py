@@ -120,9 +120,6 @@ def run_of(seed, count):
     dice = random.Random(seed)
     values, versions, seen = {"n": 0, "window": []}, {"n": "1", "window": "1"}, {}
     for number in range(count):
-        version = (
-            dice.choice([f"{number + 2:032}.{dice.random():016}", number + 2]) if dice.random() < 0.2 else f"v{number}"
-        )
         window = [*values.get("window", []), {"id": str(number), "text": "x" * dice.choice([3, 200, 5000])}][-20:]
         kinds = [
             {"n": number},
@@ -135,28 +132,25 @@ def run_of(seed, count):
             {"raw": dice.randbytes(dice.choice([0, 63, 64, 65, 255, 256, 5000]))},
             {},
         ]
-        update = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])[0]
-        values = {**values, **update}
-        versions = {**versions, **dict.fromkeys(update, version)}
-        new_versions = dict.fromkeys(update, version)
+        (update,) = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])
+        version = dice.choice([f"v{number}", f"v{number}", f"{number + 2:032}.{dice.random():016}", number + 2])
+        changed = dict.fromkeys(update, version)
         if dice.random() < 0.1:
-            for name in update:
-                versions[name] = new_versions[name] = f"{version}.{name}"
-
+            changed = {name: f"{version}.{name}" for name in update}
+        values = {**values, **update}
         if values and dice.random() < 0.3:
-            name = dice.choice([*values])
-            del values[name]
-            versions[name] = new_versions[name] = version
-
+            emptied = dice.choice([*values])
+            del values[emptied]
+            changed[emptied] = version
+        versions = {**versions, **changed}
         if len(versions) > 1 and dice.random() < 0.03:
-            name = dice.choice([*versions])
-            values.pop(name, None)
-            del versions[name]
-            new_versions.pop(name, None)
+            forgotten = dice.choice([*versions])
+            for channels in (values, versions, changed):
+                channels.pop(forgotten, None)
         if versions and dice.random() < 0.5:
             seen = {**seen, dice.choice(["a", "b", "c"]): dict(dice.sample([*versions.items()], 1))}
-        checkpoint = empty_checkpoint()
-        checkpoint |= {
+
+        checkpoint = empty_checkpoint() | {
             "id": f"1f1e6a33-9706-653a-8006-{number:012x}" if number % 5 else f"c{number}",
             "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
             "channel_values": dict(values),
@@ -164,11 +158,8 @@ def run_of(seed, count):
             "versions_seen": {node: dict(seen[node]) for node in seen},
             "extra": "y" * (5000 if 100 < number < 120 else 5),
         }
-        metadata = {"source": dice.choice(["input", "loop", "loop"]), "step": number // 2, "parents": {}}
-        if dice.random() < 0.1:
-            metadata["parents"] = {"": "p"}
-            metadata["list"] = (1, [2])
-        yield checkpoint, metadata, new_versions
+        nested = {"parents": {"": "p"}, "list": (1, [2])} if dice.random() < 0.1 else {"parents": {}}
+        yield checkpoint, {"source": "loop", "step": number // 2, **nested}, changed
 
 
 def check_index(saver):

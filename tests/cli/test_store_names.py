@@ -132,14 +132,6 @@ def test_a_database_whose_saver_is_not_installed_is_an_error(monkeypatch, store,
 # Passwords
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_password_is_found_and_hidden(name):
-    assert SECRET in find_passwords([name])
-    assert SECRET not in hide_passwords(name)
-    assert SECRET not in hide_passwords(f"cannot open {name}: no route")
-    assert "host" in hide_passwords(name)
-
-
 def test_an_escaped_password_is_hidden_in_both_forms():
     passwords = find_passwords(["postgresql://anna:p%40ss%2Fword@host/db"])
     assert passwords == {"p%40ss%2Fword", "p@ss/word"}

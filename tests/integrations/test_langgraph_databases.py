@@ -12,7 +12,7 @@ from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, SqliteCheckpointSaver
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.support.disks import Died
 from tests.support.langgraph_checkpoints import id_of, make_checkpoint, put, thread, values_of
@@ -260,8 +260,6 @@ def test_what_is_no_saver_is_refused():
 # Puts
 
 
-MOST_NUMBERS = 8
-"""An index has so many values of a number; those that follow have one term, which says that there are others."""
 ABSENT = "ffffffff-ffff-6fff-bfff-ffffffffffff"
 
 
@@ -296,25 +294,6 @@ def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
     assert counter.count(partial(put, saver, config, n=8, m=1)) == 1
     for own in (thread(checkpoint_id=ABSENT), saver.get_tuple(thread()).config):
         assert counter.count(partial(saver.put_writes, own, [("n", 1)], "task")) == 1
-
-
-def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
-    """However many steps there are: their numbers need no more terms."""
-    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
-    config = thread()
-    first_counted = MOST_NUMBERS + 2
-    for step in range(first_counted):
-        config = put(saver, config, {"source": "loop", "step": step}, n=step)
-    counter = StatementCounter(saver.store, monkeypatch)
-    for step in range(first_counted, 40):
-        config = put(saver, config, {"source": "loop", "step": step}, n=step)
-    # A keyframe changes the row of its history, too: one comes after 16 changes of such a state.
-    keyframes = counter.statements.count("BEGIN")
-    assert keyframes <= 2
-    assert len(counter.statements) == 40 - first_counted + keyframes
-    for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
-        (found,) = saver.list(None, filter={"step": step})
-        assert found.metadata["step"] == step
 
 
 @pytest.mark.parametrize("values", [{"n": 99}, {"n": 99, "new": 1}])

@@ -510,12 +510,6 @@ def test_saver_store_and_cache_share_a_directory(tmp_path, open_entries):
 # Options and errors
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path, open_store):
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
-        open_store()
-
-
 def test_a_removed_file_is_an_error_and_not_an_empty_store(store, log):
     store.put(("a",), "k", {"n": 1})
     log.unlink()
@@ -528,16 +522,6 @@ def test_other_users_can_read_nothing(store, log):
     store.put(("a",), "k", {"n": 1})
     assert log.parent.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in log.parent.iterdir()} == {0o600}
-
-
-def test_a_link_in_place_of_the_log_is_refused(store, log, tmp_path):
-    target = tmp_path / "elsewhere"
-    target.write_bytes(b"")
-    log.parent.mkdir(parents=True)
-    log.symlink_to(target)
-    with pytest.raises(CheckpointStorageError, match="symbolic link"):
-        store.put(("a",), "k", {"n": 1})
-    assert target.read_bytes() == b""
 
 
 # The format

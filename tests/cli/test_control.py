@@ -133,6 +133,7 @@ def test_a_rollback_removes_nothing(waiting):
     done = graphkit("rollback", waiting, "order-17", reserved, "--app", "shop:app")
     place = "order-17 is back at the checkpoint after reserve and continues with approve"
     assert done.out == f"{place}; nothing was removed\n"
+
     head, *rest = read_json("history", waiting, "order-17")
     assert_begins_now(head, rest, before)
     assert (head["parent"], head["status"]) == (reserved, "interrupted")
@@ -158,6 +159,7 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
     (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
+
     graphkit("answer", runs, "t", "--value", '"yes"')
     done = graphkit("resume", runs, "t", "--app", "nested:app")
 

@@ -140,15 +140,18 @@ def run_naps(naps, what, seconds=3600):
 def test_a_thread_that_sleeps(naps):
     began = datetime.now(UTC)
     assert "waits in step until " in run_naps(naps, "nap").out
+
     (row,) = naps("threads", "--status", "sleeping", "--json").json
     progress = row["progress"]
     until = datetime.fromisoformat(progress.removeprefix("sleeps until "))
     assert timedelta(hours=23) < until - began < timedelta(hours=25)
+
     shown = naps("show", "t", "--json").json
     assert (shown["status"], shown["progress"], shown["waiting"]) == ("sleeping", progress, [])
     assert naps("stats", "--json").json["statuses"] == {"sleeping": 1}
     assert naps("interrupts", "--json").json == []
     assert "sleeps until " in naps("watch", "t", "--limit", "2").lines[1]
+
     # Nothing wakes it before its time.
     assert naps("prune", "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
     assert naps("worker", "--app", "naps:app", "--once").out == "resumed 0 runs\n"
@@ -216,10 +219,12 @@ def test_every_command_shows_that_a_thread_was_cancelled_and_why(waiting, shop):
     for found in (row, read_json("show", waiting, "t")):
         assert (found["status"], found["reason"]) == ("cancelled", "sold out")
         assert not found["waiting"]
+
     assert_shows(graphkit("threads", waiting), 0, "sold out")
     assert_shows(graphkit("show", waiting, "t"), 0, "sold out")
     *_, last = graphkit("watch", waiting, "t", "--checkpoint", latest, "--limit", "2").lines
     assert last.endswith("cancelled: sold out")
+
     assert read_json("history", waiting, "t")[0]["status"] == "cancelled"
     assert read_json("stats", waiting)["statuses"] == {"cancelled": 1}
     assert read_json("interrupts", waiting) == []

@@ -91,6 +91,7 @@ def test_a_thread_of_a_saver_that_knows_no_sizes_is_shown_and_can_be_deleted(tmp
     register_saver("sqlite", lambda path: saver)
     (tmp_path / "runs.db").write_bytes(b"")
     name = f"sqlite:{tmp_path / 'runs.db'}"
+
     (row,) = read_json("threads", name)
     assert (row["thread"], row["size"]) == ("t", None)
     assert read_json("stats", name)["size"] is None

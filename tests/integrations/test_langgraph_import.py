@@ -178,6 +178,7 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
 
         again = database.bring(runs, serde=serde)
         assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
+
         assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
 
         loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}

@@ -379,6 +379,7 @@ def test_copies_and_a_checkpoint_that_is_put_again_are_in_their_places(opener):
     put_one(saver, "the last one", parent=first, n=1)
     found = [thread_of(saved.config) for saved in saver.list(None, limit=2)]
     assert found == ["the last one", "copy 00"]
+
     put_one(saver, "the last one", id=first)
     put_one(saver, "copy 05")
     for wanted in ({}, {"group": 3}, {"step": 7}, {"missing": None}):

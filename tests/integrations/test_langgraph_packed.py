@@ -132,17 +132,20 @@ def run_of(seed, count):
             {"raw": dice.randbytes(dice.choice([0, 63, 64, 65, 255, 256, 5000]))},
             {},
         ]
+
         (update,) = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])
         version = dice.choice([f"v{number}", f"v{number}", f"{number + 2:032}.{dice.random():016}", number + 2])
         changed = dict.fromkeys(update, version)
         if dice.random() < 0.1:
             changed = {name: f"{version}.{name}" for name in update}
+
         values = {**values, **update}
         if values and dice.random() < 0.3:
             emptied = dice.choice([*values])
             del values[emptied]
             changed[emptied] = version
         versions = {**versions, **changed}
+
         if len(versions) > 1 and dice.random() < 0.03:
             forgotten = dice.choice([*versions])
             for channels in (values, versions, changed):

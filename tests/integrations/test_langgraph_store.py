@@ -228,16 +228,20 @@ def test_graphkit_lists_what_langgraph_ran(saver):
 
 
 def test_the_steps_of_a_fork_and_of_sends_are_named(saver):
+    def find_steps(name):
+        return [(info.node_id, info.next_node_id) for info in saver.store.history(thread(name))[:3]]
+
     graphs.parallel().compile(checkpointer=saver).invoke({"log": []}, thread("fork"))
+    assert find_steps("fork") == [
+        ("meet", "__END__"),
+        ("a, b, c, d", "langgraph:meet"),
+        ("start", "langgraph:a, b, c, d"),
+    ]
+
     stops = graphs.mapped().compile(checkpointer=saver, interrupt_before=["one"])
     for given in ({"log": []}, None):
         stops.invoke(given, thread("sends"))
-    fork, sends = (
-        [(info.node_id, info.next_node_id) for info in saver.store.history(thread(name))[:3]]
-        for name in ("fork", "sends")
-    )
-    assert fork == [("meet", "__END__"), ("a, b, c, d", "langgraph:meet"), ("start", "langgraph:a, b, c, d")]
-    assert sends == [("all", "__END__"), ("one", "langgraph:all"), ("split", "langgraph:one")]
+    assert find_steps("sends") == [("all", "__END__"), ("one", "langgraph:all"), ("split", "langgraph:one")]
 
 
 def make_own(saver):

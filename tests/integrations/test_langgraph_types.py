@@ -306,6 +306,7 @@ def test_types_of_a_script_are_read_as_the_types_that_are_given(saver, tmp_path,
     with pytest.raises(CheckpointSerializationError, match=re.escape(own)):
         get(saver)
     assert get(again(saver, types=[Note])) == {"note": Note("a")}
+
     two = type("Note", (), {"__qualname__": "Note", "__module__": "two"})
     message = f"{__name__}.Note and two.Note in types=[...] have this name"
     with pytest.raises(CheckpointSerializationError, match=re.escape(message)):

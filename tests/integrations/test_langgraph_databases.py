@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
@@ -52,21 +52,6 @@ def test_writes_that_come_before_their_checkpoint(opener):
     saver.put(thread(), checkpoint, {"step": -1}, {})  # replaces it
 
     assert sorted(saver.get_tuple(own).pending_writes) == sorted([*stored, ("task 3", "c", 3)])
-
-
-@parametrize(*DATABASES)
-def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
-    first = opener.new()
-    second = opener.reopen(first)
-    first.store.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
-    for _ in range(2):
-        with pytest.raises(CheckpointConflictError):
-            put(first, thread(), n=1)
-    with pytest.raises(CheckpointConflictError):
-        first.get_tuple(thread())
-    second.delete_thread("t")
-    put(first, thread(), n=1)
-    assert first.get_tuple(thread()).checkpoint["channel_values"] == {"n": 1}
 
 
 # Early writes that a saver without a log keeps in a namespace of their own, and those through a saver that hides its log
@@ -314,21 +299,3 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
     assert seen(writer) == seen(files)
     assert len(seen(writer)) == 31
     assert writer.store.verify().ok
-
-
-@parametrize(*DATABASES)
-def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
-    saver = opener.new()
-    configs = put_many(saver, 30)
-    old = configs[3]
-    saver.put_writes(old, [("n", "first")], "task")
-    saver.store.catalogue.logs.close()
-    assert saver.get_tuple(thread()) is not None
-
-    saver.put_writes(old, [("n", "second")], "task")
-    saver.put_writes(old, [("n", "other")], "other task")
-    assert saver.get_tuple(old).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
-
-    history = saver.store.catalogue.shared_log("t", "").history
-
-    assert id_of(old) not in {early.id for early in history.scan.load_early()}

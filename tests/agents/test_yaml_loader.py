@@ -9,40 +9,13 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from graphkit import AgentState, MessagesState, NodeExecutionError, RetryPolicy, RunnableConfig
-from graphkit.agents import AgentBuilder, AgentConfig, CheckpointerConfig, DefaultState, load_agent, load_agent_config
+from graphkit.agents import AgentBuilder, AgentConfig, DefaultState, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError, AgentFileSyntaxError
 from savers import FileSystemSaver
 from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply
 from tests.support.agents import APP, STEPS
-
-
-def test_everything_that_a_file_may_have(write):
-    write(f"steps: [{{type: function, function: '{APP}:Shop.ship'}}]\nstate_type: '{APP}:OrderState'\n", "inner.yaml")
-    path = write(
-        f"""
-        name: shop
-        state_type: {APP}:OrderState
-        checkpointer: &saver {{type: memory}}
-        tools:
-          - {APP}:cancel_order
-          - {{function: "{APP}:find_order", name: find, timeout: 3, retry: {{max_attempts: 2}}}}
-        thread_id: {{strategy: custom, generator_func: "{APP}:make_id"}}
-        steps:
-          - {{type: function, name: take, function: "{APP}:take_order"}}
-          - {{type: llm, name: talk, model: "{APP}:echo", system_prompt: Be kind.}}
-          - {{type: agent, name: ship, file: inner.yaml, checkpointer: *saver}}
-        """
-    )
-    agent = load_agent(path)
-    assert agent.new_thread_id() == "order-17"
-    state = agent.run({"order": "", "city": "", "messages": [{"role": "user", "content": "Hi"}]}, "t")
-    assert (state["order"], state["city"]) == ("lamp", "Bern")
-    cancel, find = load_agent_config(path).tools
-    assert cancel is application.cancel_order
-    find = find.make_tool()
-    assert (find.name, find.timeout, find.retry.max_attempts) == ("find", 3.0, 2)
 
 
 def test_a_tool_of_the_decorator_may_get_other_options_and_keeps_them_as_data(write):
@@ -69,23 +42,6 @@ def test_a_nested_agent_has_a_checkpointer_of_its_own(place, write, tmp_path):
         assert list(saver.namespaces("t")) == [""]
     with FileSystemSaver(tmp_path / "inner") as saver:
         assert saver.list(RunnableConfig("t", checkpoint_ns="ship"))
-
-
-def test_only_what_the_file_names_is_replaced_by_variables(write):
-    path = write(
-        f"""
-        name: "${{FIRST}} and ${{SECOND}}"
-        checkpointer: {{type: file, config: {{base_directory: "${{BASE}}/runs"}}}}
-        steps:
-          - type: llm
-            model: {APP}:echo
-            system_prompt: "$HOME costs $5, $${{FIRST}}"
-        """
-    )
-    config = load_agent_config(path, environment={"FIRST": "${SECOND}", "SECOND": "b: [c]", "BASE": "/x"})
-    assert config.name == "${SECOND} and b: [c]"
-    assert config.checkpointer == CheckpointerConfig("file", {"base_directory": "/x/runs"})
-    assert config.steps[0].system_prompt == "$HOME costs $5, ${FIRST}"
 
 
 def test_merge_keys_and_aliases_are_resolved(write):
@@ -248,13 +204,13 @@ def test_the_value_of_a_variable_is_not_written_and_an_escaped_one_is_as_in_the_
         "mcp_servers: {files: {command: serve, args: [--key, 'key=${TOKEN}'], env: {KEY: '${TOKEN}', LEVEL: high}}}\n"
         "checkpointer: {type: postgres, config: {connection_string: 'postgres://me:${TOKEN}@db/x'}}\n"
     )
-    environment = {"TOKEN": "sk-12345", "INNER": "sk-67890$${Y}"}
+    environment = {"TOKEN": "sk-12345", "INNER": "sk-67890$${Y}: [${TOKEN}]"}
     config = load_agent_config(write(text), environment=environment)
     plain = config.to_dict()
     nested = config.steps[0].agent.to_dict()
     assert "sk-" not in json.dumps([plain, nested])
     assert (config.name, plain["name"]) == ("a ${NAME} and $5", "a $${NAME} and $5")
-    assert config.steps[0].agent.name == "sk-67890$${Y}"
+    assert config.steps[0].agent.name == "sk-67890$${Y}: [${TOKEN}]"
     assert plain["mcp_servers"]["files"]["env"] == {"KEY": "${TOKEN}", "LEVEL": "high"}
     assert plain["mcp_servers"]["files"]["args"] == ["--key", "key=${TOKEN}"]
     assert plain["checkpointer"]["config"]["connection_string"] == "postgres://me:${TOKEN}@db/x"

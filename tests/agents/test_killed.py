@@ -230,9 +230,9 @@ def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, progr
     calls, expected = undisturbed
     assert calls > 20
     kills = 0
-    for call_number in sweep.some(range(1, calls), 5):
+    for call_number in sweep.some(range(1, calls), 3):
         directory = tmp_path / f"{call_number}"
         kills += program.run(directory, when, call_number)
         assert program.run_to_the_end(directory) == expected
     # Records of parallel calls are combined if they come together, so the number of store calls varies.
-    assert kills >= sweep.count(20, 3)
+    assert kills >= sweep.count(20, 2)

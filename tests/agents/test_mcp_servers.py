@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from graphkit import RetryPolicy
-from graphkit.agents import AgentBuilder, ToolError, make_model
+from graphkit.agents import AgentBuilder, ToolError
 from graphkit.agents.mcp_servers import McpServers
-from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
+from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError
 from tests.support.agents import AsyncScript, call, calling, contents, everything_about
 from tests.support.http_server import Handler, serve
 
@@ -477,13 +477,6 @@ def test_wrong_settings_are_refused_by_name():
                 take(servers)
             assert message in str(caught.value)
             assert SECRET not in str(caught.value)
-
-
-def test_without_the_package_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for package, make, settings in (("mcp", McpServers, {"s": GOOD}), ("openai", make_model, "openai:m")):
-        with pytest.raises(MissingDependencyError, match=rf"{package} is not installed; .*graphkit-durable\[agents\]"):
-            make(settings)
 
 
 # ---------------------------------------------------------------------------------------------- variables

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -30,7 +29,6 @@ from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from graphkit import GraphResume, GraphRunnerError, NodeExecutionError
-from graphkit.errors import MissingDependencyError
 from graphkit.pydantic_ai import DurableResult, make_durable
 from savers import FileSystemSaver, MemorySaver
 from tests.agents.durable_program import CALLS
@@ -371,13 +369,6 @@ def test_an_output_is_what_the_agent_returned(output_type, text):
     assert durable.run("go", "t").output == expected
     assert durable.run(None, "t").output == expected
     assert len(SEATED) <= 1
-
-
-def test_without_the_package_the_error_names_the_extra(monkeypatch):
-    monkeypatch.delattr("graphkit.pydantic_ai._durability")
-    monkeypatch.setitem(sys.modules, "graphkit.pydantic_ai._durability", None)
-    with pytest.raises(MissingDependencyError, match=r"\[pydantic-ai\]"):
-        make_durable(Agent("test"), MemorySaver())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")

@@ -65,9 +65,11 @@ def test_the_code_names_no_extra_that_does_not_exist():
 
 
 BASE_INSTALL = """
-import importlib, pkgutil, sys
+import asyncio, importlib, pkgutil, sys
 
-for package in "click cryptography distributed fsspec langgraph mcp openai psycopg psycopg_pool rich yaml zstandard".split():
+for package in (
+    "click cryptography distributed fsspec langgraph mcp openai psycopg psycopg_pool pydantic_ai rich yaml zstandard"
+).split():
     sys.modules[package] = None  # as if it were not installed
 
 import graphkit
@@ -81,6 +83,12 @@ for name in modules:
     assert all(hasattr(module, exported) for exported in getattr(module, "__all__", ())), name
 print(*sorted(modules))
 
+
+class Own(savers.langgraph.FileSystemCheckpointSaver):
+    def __init__(self):
+        pass
+
+
 for make in (
     lambda: savers.PostgresSaver("host=nowhere"),
     lambda: savers.PostgresSaver.check_options("host=nowhere"),
@@ -88,14 +96,21 @@ for make in (
     lambda: savers.Compression(method="zstd"),
     lambda: savers.FileSystemSaver("store", cipher={"k": bytes(32)}),
     lambda: savers.langgraph.PostgresCheckpointSaver("host=nowhere"),
+    lambda: savers.langgraph.import_langgraph_sqlite("a.db", "store"),
+    lambda: asyncio.run(savers.langgraph.checkpointer().__aenter__()),
+    Own,
     lambda: graphkit.agents.make_model("openai:gpt"),
     lambda: graphkit.agents.AgentBuilder().with_chat(str).with_mcp_servers({"files": {"command": "files"}}).build(),
     lambda: graphkit.agents.load_agent("agent.yaml"),
+    lambda: graphkit.pydantic_ai.make_durable(None, None),
 ):
     try:
         make()
     except graphkit.MissingDependencyError as error:
         print(error.extra)
+
+del sys.modules["langgraph"]  # it is installed while the process runs
+print(savers.langgraph.FileSystemCheckpointSaver("store").store.threads())
 """
 
 
@@ -106,8 +121,9 @@ def test_names_need_no_extra_until_an_object_is_made_of_them(tmp_path):
     modules, *extras = done.stdout.splitlines()
     assert {"graphkit.abc", "graphkit.agents", "graphkit.cli", "graphkit.testing", "savers"} <= {*modules.split()}
     assert extras == [
-        *["postgres", "postgres", "objects", "zstd", "encryption", "langgraph"],
-        *["agents", "agents", "agents"],
+        *["postgres", "postgres", "objects", "zstd", "encryption", *["langgraph"] * 4],
+        *["agents", "agents", "agents", "pydantic-ai"],
+        "[]",
     ], done.stderr
 
 

@@ -78,14 +78,6 @@ def test_chosen_threads_are_copied_to_another_store(store, tmp_path):
     assert graphkit("copy", store, "nothing", "--to", tmp_path / "b").code == 11
 
 
-def test_a_thread_that_differs_stays_as_it_is(store, tmp_path):
-    other = FileSystemSaver(tmp_path / "b", fsync="never")
-    other.put(RunnableConfig("order-18"), checkpoint(99, "a", "b", {}))
-    done = graphkit("copy", store, "order-18", "--to", tmp_path / "b")
-    assert_refused(done, 16, "thread 'order-18': namespace '', checkpoint 00000000-0000-7000-8000-000000000099")
-    assert [info.id[-2:] for info in other.history(RunnableConfig("order-18"))] == ["99"]
-
-
 def test_a_copy_within_a_store_needs_two_names(store):
     for args in ([], ["order-17"], ["a", "b", "c"], ["a", "b", "--no-versions"], ["a", "b", "--plaintext"]):
         assert graphkit("copy", store, *args).code == 2

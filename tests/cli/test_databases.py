@@ -75,10 +75,12 @@ def test_an_operator_changes_a_database_and_a_graph_runs_on_it(database, tmp_pat
 
     assert "waits inside approve" in out("run", database, "--app", shop, "--thread", "t", "--input", '{"item": "cup"}')
     assert graphkit("delete", database, "t", "--yes").code == 0
+
     assert "the next resume continues" in out("answer", database, "order-17", "--value", '"yes"')
     assert "stored for order-18" in out("update", database, "order-18", "--set", "item=box")
     assert out("fork", database, "order-18", "new").startswith("new begins with 2 checkpoints")
     assert out("copy", database, "order-18", "other") == "copied 2 checkpoints of order-18 to other\n"
+
     assert out("prune", database, "--keep-last", "1", "--dry-run") == "would remove 4 checkpoints of 5 threads\n"
     assert out("prune", database, "--keep-last", "1") == "removed 4 checkpoints of 5 threads\n"
     assert out("compact", database).startswith("freed ")

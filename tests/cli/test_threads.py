@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from graphkit import END, START, BaseCheckpointSaver, Checkpoint, RunnableConfig
+from graphkit import END, START, Checkpoint, RunnableConfig
 from graphkit.cli.values import UsageError, parse_age
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver
 from tests.support.graphs import make_chain
 from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago, read_json
 
@@ -267,16 +267,6 @@ def test_how_resumes_end(saver, store):  # resume success rate
     stats = read_json("stats", store)
     assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (3, 0.5)
     assert stats["statuses"] == {"failed": 1, "finished": 2, "stalled": 2, "interrupted": 1}
-
-
-def test_a_saver_without_sizes_shows_the_rest(monkeypatch):
-    monkeypatch.setattr(MemorySaver, "size", BaseCheckpointSaver.size)
-    kept = MemorySaver()
-    kept.put("m", checkpoint(1, START, "a", {}))
-    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: kept)
-    (row,) = read_json("threads", "memory:")
-    assert (row["thread"], row["size"]) == ("m", None)
-    assert read_json("stats", "memory:")["size"] is None
 
 
 def test_an_age():

@@ -7,7 +7,6 @@ import shutil
 from hashlib import blake2b
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from graphkit import END, START, RunnableConfig
 from graphkit.errors import (
@@ -24,7 +23,6 @@ from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
 from tests.support.logs import locate_log
 from tests.support.odd import odd
-from tests.support.sweeps import examples
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
 from tests.support.threads import TYPES, assert_same, everything, exact
 
@@ -378,23 +376,6 @@ def test_progress_is_reported(source):
     assert reported == [(1, 1, "t"), (1, 0, "t")]
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=examples(60))
-@given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=4))
-def test_any_history_comes_back(states):
-    source, target = MemorySaver(), MemorySaver()
-    for number, state in enumerate(states):
-        source.put(RunnableConfig("t"), checkpoint(number, "n", "m", state))
-    import_threads(target, export_threads(source))
-    assert_same(source, target)
-
-
 # The raw logs
 
 
@@ -512,12 +493,6 @@ def test_a_dry_run_of_an_import_refuses_what_the_import_would(store, tmp_path):
     raw = graphkit("export", store, "--raw").out
     assert would(raw).out == "would import 3 threads: import-a, order-17, order-18\n"
     assert_refused(would(raw.replace('{"data": "', '{"data": "AAAA')), 13, "were changed")
-
-
-def test_the_raw_form(store, tmp_path):
-    lines = graphkit("export", store, "--raw").out
-    assert graphkit("import", tmp_path / "b", "-", stdin=lines).out == "imported 5 checkpoints of 3 threads, verified\n"
-    assert logs_of(tmp_path / "b") == logs_of(store)
 
 
 def test_a_file_that_cannot_be(store, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit.errors import NodeExecutionError
 from tests.support.savers import saver_fixture
 
 # Its threads and sockets are collected late, and it warns of its own busy ports and of forks; none of that is ours.
@@ -96,17 +95,3 @@ def test_a_question_asked_on_a_worker(executor, saver, tmp_path):
     assert graph.invoke_final({"folder": str(tmp_path)}, CONFIG).payload == "b"
     assert graph.invoke(GraphResume("yes"), CONFIG)["log"][-1] == "yes"
     assert effects(tmp_path, ["a", "b"]) == ["x", "x"]
-
-
-def test_items_of_a_map_run_on_the_workers(executor, saver):
-    graph = StateGraph(SCHEMA).add_map_node("m", lambda item: {"log": item * 2}, lambda state: range(20))
-    compiled = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver)
-    assert compiled.invoke({}, CONFIG.replace(executor={"m": executor}))["log"] == [2 * n for n in range(20)]
-
-
-def test_an_error_of_a_worker(executor, saver, tmp_path):
-    graph = fork_of({"a": branch("a"), "b": lambda state: 1 // 0}).compile(checkpoint_saver=saver, executor=executor)
-    with pytest.raises(NodeExecutionError, match="ZeroDivisionError") as failed:
-        graph.invoke({"folder": str(tmp_path)}, CONFIG)
-    assert failed.value.node_id == "b"
-    assert saver.history(CONFIG)[0].status == "failed"

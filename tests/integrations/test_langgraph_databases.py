@@ -1,20 +1,21 @@
 """LangGraph's checkpointer on SQLite, PostgreSQL and memory does what it does on files."""
 
 import itertools
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from unittest import mock
 
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 
-from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
-from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, SqliteCheckpointSaver
+from graphkit import RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError
+from graphkit.transfer import copy_threads
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
+from tests.support.disks import Died
 from tests.support.langgraph_checkpoints import id_of, make_checkpoint, put, thread, values_of
-from tests.support.logs import flip
 from tests.support.savers import ListSaver
 from tests.support.statements import StatementCounter
 
@@ -53,19 +54,94 @@ def test_writes_that_come_before_their_checkpoint(opener):
     assert sorted(saver.get_tuple(own).pending_writes) == sorted([*stored, ("task 3", "c", 3)])
 
 
-@parametrize(*DATABASES)
-def test_a_thread_that_another_saver_has_deleted_is_begun_again(opener):
-    first = opener.new()
-    second = opener.reopen(first)
-    first.store.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
-    for _ in range(2):
-        with pytest.raises(CheckpointConflictError):
-            put(first, thread(), n=1)
-    with pytest.raises(CheckpointConflictError):
-        first.get_tuple(thread())
-    second.delete_thread("t")
-    put(first, thread(), n=1)
-    assert first.get_tuple(thread()).checkpoint["channel_values"] == {"n": 1}
+# Early writes that a saver without a log keeps in a namespace of their own, and those through a saver that hides its log
+
+
+def put_two(saver, namespace="", early=7):
+    """Put two checkpoints, each of which has a write that came before it; return their ids."""
+    config = thread(namespace=namespace)
+    ids = []
+    for n in range(2):
+        made = make_checkpoint(version=f"{n:04}", metadata={"step": n}, n=n)
+        ids.append(made[0]["id"])
+        saver.put_writes(at(ids[-1], namespace), [("n", early + n)], "task")
+        config = saver.put(config, *made)
+
+    return ids
+
+
+def at(checkpoint_id, namespace=""):
+    return thread(namespace=namespace, checkpoint_id=checkpoint_id)
+
+
+READS = {
+    "latest": lambda saver, ids, namespace: saver.get_tuple(thread(namespace=namespace)),
+    "past": lambda saver, ids, namespace: saver.get_tuple(at(ids[0], namespace)),
+    "latest by its id": lambda saver, ids, namespace: saver.get_tuple(at(ids[1], namespace)),
+    "list": lambda saver, ids, namespace: next(saver.list(thread(namespace=namespace))),
+    "list with a limit": lambda saver, ids, namespace: next(saver.list(thread(namespace=namespace), limit=1)),
+    "list all": lambda saver, ids, namespace: next(saver.list(None, limit=1)),
+    "list all with a filter": lambda saver, ids, namespace: next(saver.list(None, filter={"step": 1}, limit=1)),
+}
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+@pytest.mark.parametrize("namespace", ["", "sub:1"])
+@parametrize("file", *DATABASES)
+def test_early_writes_are_read_by_a_new_object(opener, namespace, is_copied):
+    """They were copied from memory, or put through a saver around the one of the store, which hides the log."""
+    saver = opener.open("store").store
+    writer = MemorySaver() if is_copied else SaverWrapper(saver)
+    ids = put_two(CheckpointSaver(writer), namespace)
+    if is_copied:
+        copy_threads(writer, saver)
+    for name, read in READS.items():
+        found = read(opener.open("store"), ids, namespace)
+        expected = 7 if name == "past" else 8
+        assert found.pending_writes == [("task", "n", expected)], name
+
+
+def put_and_die(saver):
+    """Put a checkpoint that has an early write, and die before the write is recorded with the checkpoint."""
+    store = SaverWrapper(saver.store)
+    effects = [mock.DEFAULT, Died]
+    with mock.patch.object(store, "put_writes", wraps=store.put_writes, side_effect=effects), pytest.raises(Died):
+        put_two(CheckpointSaver(store))
+    return saver.store.history("t")[0].id
+
+
+@pytest.fixture(params=["memory", "wrapped file"])
+def without_log(request, tmp_path):
+    """A checkpointer on a saver that has no log, or hides it."""
+    if request.param == "memory":
+        yield CheckpointSaver(MemorySaver())
+        return
+    with FileSystemSaver(tmp_path / "store", fsync="never") as files:
+        yield CheckpointSaver(SaverWrapper(files))
+
+
+def test_a_prune_keeps_the_early_writes_of_an_old_checkpoint_that_it_keeps(without_log):
+    store = without_log.store
+    old = put_and_die(without_log)
+    ids = put_two(without_log, early=8)
+    store.add_tags(RunnableConfig("t", old), "golden")
+    assert store.prune("t", keep_last=1, keep_tags=["golden"]) == 1
+    assert without_log.get_tuple(at(old)).pending_writes == [("task", "n", 7)]
+    assert without_log.get_tuple(at(ids[1])).pending_writes == [("task", "n", 9)]
+
+
+def test_a_prune_removes_the_early_writes_of_what_it_removes_and_no_writes_of_what_is_still_to_come(without_log):
+    put_two(without_log)
+    ids = put_two(without_log)
+    for number in range(2):
+        without_log.put_writes(at(f"later {number}"), [("n", number)], "task")
+
+    def list_early():
+        return {info.id for info in without_log.store.history(RunnableConfig("t", checkpoint_ns="#early:"))}
+
+    assert len(list_early()) == 6
+    assert without_log.store.prune("t", keep_last=1) == 3
+    assert list_early() == {ids[1], "later 0", "later 1"}
 
 
 # Removing
@@ -169,8 +245,6 @@ def test_what_is_no_saver_is_refused():
 # Puts
 
 
-MOST_NUMBERS = 8
-"""An index has so many values of a number; those that follow have one term, which says that there are others."""
 ABSENT = "ffffffff-ffff-6fff-bfff-ffffffffffff"
 
 
@@ -207,25 +281,6 @@ def test_a_put_and_early_writes_are_one_round_trip(opener, monkeypatch):
         assert counter.count(partial(saver.put_writes, own, [("n", 1)], "task")) == 1
 
 
-def test_a_usual_put_on_sqlite_is_one_statement(tmp_path, monkeypatch):
-    """However many steps there are: their numbers need no more terms."""
-    saver = SqliteCheckpointSaver(tmp_path / "test.db", fsync="never")
-    config = thread()
-    first_counted = MOST_NUMBERS + 2
-    for step in range(first_counted):
-        config = put(saver, config, {"source": "loop", "step": step}, n=step)
-    counter = StatementCounter(saver.store, monkeypatch)
-    for step in range(first_counted, 40):
-        config = put(saver, config, {"source": "loop", "step": step}, n=step)
-    # A keyframe changes the row of its history, too: one comes after 16 changes of such a state.
-    keyframes = counter.statements.count("BEGIN")
-    assert keyframes <= 2
-    assert len(counter.statements) == 40 - first_counted + keyframes
-    for step in (0, MOST_NUMBERS - 1, MOST_NUMBERS, 39):
-        (found,) = saver.list(None, filter={"step": step})
-        assert found.metadata["step"] == step
-
-
 @pytest.mark.parametrize("values", [{"n": 99}, {"n": 99, "new": 1}])
 @parametrize(*DATABASES)
 def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_path, values):
@@ -244,56 +299,3 @@ def test_an_old_id_is_replaced_although_the_writer_does_not_know_it(opener, tmp_
     assert seen(writer) == seen(files)
     assert len(seen(writer)) == 31
     assert writer.store.verify().ok
-
-
-@parametrize(*DATABASES)
-def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
-    saver = opener.new()
-    configs = put_many(saver, 30)
-    old = configs[3]
-    saver.put_writes(old, [("n", "first")], "task")
-    saver.store.catalogue.logs.close()
-    assert saver.get_tuple(thread()) is not None
-
-    saver.put_writes(old, [("n", "second")], "task")
-    saver.put_writes(old, [("n", "other")], "other task")
-    assert saver.get_tuple(old).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
-
-    history = saver.store.catalogue.shared_log("t", "").history
-
-    assert id_of(old) not in {early.id for early in history.scan.load_early()}
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-def test_damage_is_found_in_each_record_that_leads_to_a_past_checkpoint(tmp_path, is_open):
-    path = tmp_path / "test.db"
-    with SqliteCheckpointSaver(path, fsync="never") as saver:
-        configs = put_many(saver, 40)
-        wanted = configs[25]
-        saver.put_writes(wanted, [("n", 1)], "task")
-        put(saver, configs[-1], n=40)
-        expected = saver.get_tuple(wanted)
-        stored = saver.store.catalogue.shared_log("t", "").history.find(id_of(wanted))
-
-    def read():
-        with SqliteCheckpointSaver(path, fsync="never") as reader:
-            try:
-                if is_open:
-                    reader.get_tuple(thread())
-                return reader.get_tuple(wanted)
-            except CheckpointCorruptionError:
-                return "damage"
-
-    needed = []
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        update = "UPDATE graphkit_records SET frame = ? WHERE position = ?"
-        for position, frame in database.execute("SELECT position, frame FROM graphkit_records").fetchall():
-            for damaged in (flip(frame, len(frame) // 2), b""):
-                database.execute(update, (damaged, position))
-                found = read()
-                assert found in (expected, "damage")
-                if stored.keyframe_offset <= position <= stored.offset or position in stored.writes.values():
-                    needed.append(found)
-            database.execute(update, (frame, position))
-    assert len(needed) > 10
-    assert needed == ["damage"] * len(needed)

@@ -5,6 +5,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 
 from graphkit import CheckpointerConfigurationError, CheckpointSerializationError
 from graphkit.saver_kit import freeze
-from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph import FileSystemCheckpointSaver, checkpointer
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.langgraph_graphs import Note
 from tests.support.langgraph_checkpoints import again, id_of, put, thread, thread_of, values_of
@@ -57,29 +58,85 @@ def test_a_ts_that_is_no_time_is_kept_and_the_put_is_dated_by_the_clock(saver, t
 # Opening and closing
 
 
+def has_open_files(directory):
+    return any(directory in link.resolve().parents for link in Path("/proc/self/fd").iterdir())
+
+
 def test_the_saver_is_a_context_manager_that_closes_its_files_at_the_end(tmp_path):
     opened = FileSystemCheckpointSaver(tmp_path, fsync="never")
     app = graphs.loop(1).compile(checkpointer=opened)
-
-    def has_open_files():
-        return any(tmp_path in link.resolve().parents for link in Path("/proc/self/fd").iterdir())
 
     with opened as saver:
         assert saver is opened
         saver.setup()
         app.invoke({"n": 0}, thread())
-        assert has_open_files()
-    assert not has_open_files()
+        assert has_open_files(tmp_path)
+    assert not has_open_files(tmp_path)
 
     async def use_again():
         async with opened as saver:
             assert saver is opened
             await saver.setup()
             await app.ainvoke({"n": 0}, thread())
-            assert has_open_files()
+            assert has_open_files(tmp_path)
 
     asyncio.run(use_again())
-    assert not has_open_files()
+    assert not has_open_files(tmp_path)
+
+
+# As LangGraph's Agent Server opens it
+
+
+async def run_on_server():
+    async with checkpointer() as saver:
+        await graphs.loop().compile(checkpointer=saver).ainvoke({"log": [], "n": 0}, thread())
+        return saver
+
+
+def test_a_server_finds_it_by_its_dotted_path():
+    """As langgraph-api 0.16 does: in the dictionary of the module."""
+    assert import_module("savers.langgraph").__dict__["checkpointer"] is checkpointer
+
+
+def test_it_opens_the_directory_of_the_variable_and_closes_it(tmp_path, monkeypatch):
+    runs = tmp_path / "runs"
+    monkeypatch.setenv("GRAPHKIT_DIR", str(runs))
+    saver = asyncio.run(run_on_server())
+    assert isinstance(saver, FileSystemCheckpointSaver)
+    assert saver.store.base_directory == str(runs)
+    assert not has_open_files(tmp_path)
+    assert len(FileSystemCheckpointSaver(runs).store.history(thread())) > 5
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, r"GRAPHKIT_DIR is not set.*langgraph\.json"),
+        ("", r"GRAPHKIT_DIR is not set.*langgraph\.json"),
+        ("file", r"GRAPHKIT_DIR=.*file' cannot be used.*is a file"),
+        ("memory:x", r"GRAPHKIT_DIR='memory:x'.*needs a directory"),
+    ],
+)
+def test_what_is_no_directory_is_refused_by_the_name_of_the_variable(tmp_path, monkeypatch, value, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("content")
+    monkeypatch.delenv("GRAPHKIT_DIR", raising=False)
+    if value is not None:
+        monkeypatch.setenv("GRAPHKIT_DIR", value)
+    with pytest.raises(CheckpointerConfigurationError, match=message):
+        asyncio.run(run_on_server())
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["content"]
+
+
+def test_the_servers_word_for_deleting_is_understood_too(saver):
+    """langgraph-api 0.16 calls `aprune(ids, strategy="delete_all")`."""
+    for name in "ab":
+        put(saver, thread(name), n=1)
+    asyncio.run(saver.aprune(["a"], strategy="delete_all"))
+    assert saver.store.threads() == ["b"]
+    with pytest.raises(ValueError, match="everything"):
+        saver.prune(["b"], strategy="everything")
+    assert saver.store.threads() == ["b"]
 
 
 # Errors

@@ -175,12 +175,14 @@ def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(b"", ""), (bytes(600), ""), (b"\x89GKL", "its creation did not finish")]
+    ("content", "state", "reason"),
+    [(b"", "ok", ""), (bytes(600), "ok", ""), (b"\x89GKL", "torn", "its creation did not finish")],
 )
-def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content, reason):
+def test_a_log_whose_creation_did_not_finish_is_no_error(runs, content, state, reason):
     (runs / "langgraph-store" / "log").write_bytes(content)
     with FileSystemStore(runs) as store:
-        assert store.verify().reason == reason
+        report = store.verify()
+    assert (report.state, report.reason) == (state, reason)
     assert_shows(graphkit("verify", runs), 0, "0 items")
     assert graphkit("repair", runs).code == 0
 

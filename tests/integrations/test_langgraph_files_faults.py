@@ -1,7 +1,6 @@
 """What power loss, death, damage and failing disks do to FileSystemStore and FileSystemCache: they lose nothing that was acknowledged."""
 
 import errno
-import itertools
 import random
 from functools import partial
 
@@ -11,7 +10,7 @@ from langgraph.store.base import PutOp
 from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers.langgraph import FileSystemCache, FileSystemStore
 from tests.disk.simfs import Disk, SimFS
-from tests.support.disks import CHANGES, Died, Fault, HookedIO, die, failing, noting_calls
+from tests.support.disks import CHANGES, Fault, HookedIO, failing, noting_calls
 from tests.support.interruptions import find_places, interrupt
 from tests.support.langgraph import rewrite_short_logs
 from tests.support.logs import flip, flip_in_file
@@ -221,27 +220,6 @@ def test_who_does_not_wait_loses_the_end_at_most(sweep):
     for what, tree, low, high in states:
         with open_on(SimFS(tree, record=False)) as again:
             assert view(again) in views[low : high + 1], what
-
-
-@pytest.mark.usefixtures("early_rewrites")
-def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
-    views = views_of_workload()
-    kinds = ("write_at", "fdatasync", "fsync", "rename", "mkdir", "fsync_dir", "open")
-    for deaths in itertools.count():
-        acknowledged = [0]
-        fs = SimFS(hook=Fault(kinds, die, after=deaths), record=False)
-        try:
-            store = FileSystemStore(PLACE, io=fs, clock=lambda: 1e9)
-            use(store, lambda what, n, done=acknowledged: done.append(n + 1) if what == "ack" else None)
-        except Died:
-            pass
-        else:
-            break
-        again = FileSystemStore(PLACE, io=SimFS(fs.tree(), record=False), clock=lambda: 1e9)
-        assert view(again) in views[acknowledged[-1] : acknowledged[-1] + 2], deaths
-        again.put(("new",), "k", {"n": 1})
-        assert again.get(("new",), "k").value == {"n": 1}
-    assert deaths > 60
 
 
 # Failing disks

@@ -100,6 +100,10 @@ class Text(str):
         return "something else"
 
 
+class Ratio(float):
+    """A float of another type, such as those of numpy."""
+
+
 class Unlistable(UserDict):
     def __iter__(self):
         raise TypeError("a secret")
@@ -134,7 +138,7 @@ def test_a_value_that_cannot_be_stored_is_refused_with_its_path(store, value, pa
 
 
 def test_mappings_tuples_and_strings_of_other_types_come_back_as_plain_ones(store):
-    value = UserDict(a=(1, 2), b=OrderedDict(c=Text("text")), d=b"bytes", e=float("inf"))
+    value = UserDict(a=(1, 2), b=OrderedDict(c=Text("text")), d=b"bytes", e=Ratio("inf"))
     store.put(("a",), "k", value)
     found = store.get(("a",), "k").value
     assert found == {"a": [1, 2], "b": {"c": "text"}, "d": b"bytes", "e": float("inf")}
@@ -377,8 +381,8 @@ def arithmetic(request, monkeypatch):
 
 
 def put_texts(store):
-    store.put(("a",), "a", {"text": "aaaa", "kind": 1})
-    store.put(("a",), "ab", {"text": "aabb", "kind": 1})
+    store.put(("a",), "a", {"text": "aaaa", "abc": 1})
+    store.put(("a",), "ab", {"text": "aabb", "abc": 1})
     store.put(("a",), "both", {"text": "c", "other": "ab"}, index=["text", "other"])
     store.put(("a",), "none", {"text": "a"}, index=False)
     store.put(("a",), "zero", {"text": "xyz"})
@@ -398,7 +402,7 @@ def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
 
         assert {*keys_of(found[:2])} == {"ab", "both"}
         assert {item.key: item.score for item in found} == pytest.approx(expected, abs=1e-6)
-        assert keys_of(search(filter={"kind": 1})) == ["ab", "a"]
+        assert keys_of(search(filter={"abc": 1})) == ["ab", "a"]
         assert keys_of(search(limit=2, offset=2)) == ["a", "zero"]
 
 
@@ -506,12 +510,6 @@ def test_saver_store_and_cache_share_a_directory(tmp_path, open_entries):
 # Options and errors
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path, open_store):
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(CheckpointerConfigurationError, match="is a file"):
-        open_store()
-
-
 def test_a_removed_file_is_an_error_and_not_an_empty_store(store, log):
     store.put(("a",), "k", {"n": 1})
     log.unlink()
@@ -524,16 +522,6 @@ def test_other_users_can_read_nothing(store, log):
     store.put(("a",), "k", {"n": 1})
     assert log.parent.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in log.parent.iterdir()} == {0o600}
-
-
-def test_a_link_in_place_of_the_log_is_refused(store, log, tmp_path):
-    target = tmp_path / "elsewhere"
-    target.write_bytes(b"")
-    log.parent.mkdir(parents=True)
-    log.symlink_to(target)
-    with pytest.raises(CheckpointStorageError, match="symbolic link"):
-        store.put(("a",), "k", {"n": 1})
-    assert target.read_bytes() == b""
 
 
 # The format

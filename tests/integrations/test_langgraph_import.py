@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send
 
-from graphkit import Checkpoint, CheckpointConflictError, CheckpointStorageError
+from graphkit import CheckpointStorageError
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
 from savers import FileSystemSaver, MemorySaver
 from savers.langgraph import (
@@ -178,6 +178,7 @@ def test_encrypted_values_stay_encrypted(opening, tmp_path):
 
         again = database.bring(runs, serde=serde)
         assert (again.ok, again.checkpoints, again.skipped) == (True, 0, first.checkpoints)
+
         assert ours.get_tuple(thread("notes")).checkpoint["channel_values"]["note"] == Note("new")
 
         loop = {"configurable": {"thread_id": "loop", "checkpoint_ns": ""}}
@@ -276,15 +277,6 @@ def test_what_cannot_be_read_is_an_error(tmp_path, monkeypatch, server):
     with pytest.raises(MissingDependencyError, match="psycopg"):
         import_langgraph_postgres("", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_thread_of_graphkits_is_not_overwritten(tmp_path):
-    own = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
-    FileSystemSaver(tmp_path / "runs").put("loop", own)
-    with _sqlite(tmp_path) as database:
-        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("loop"))
-        with pytest.raises(CheckpointConflictError):
-            database.bring(tmp_path / "runs")
 
 
 def test_an_imported_thread_that_waits_at_a_send_shows_the_node_that_comes_next(opening, tmp_path):

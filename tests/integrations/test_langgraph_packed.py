@@ -10,18 +10,16 @@ import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Send
 
-from graphkit import END
+from graphkit import END, Checkpoint
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.saver_kit import SET, Codec, FrozenDict
-from savers._delta import BIN, LIST, STR, pack_header
-from savers._log.stored_checkpoint import StoredCheckpoint
+from graphkit.saver_kit import SET
+from savers import MemorySaver
 from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
-from savers.langgraph.decoding import take_ancestor, take_apart
 from savers.langgraph.encoding import encode_successor
-from savers.langgraph.histories import FoundCheckpoint
 from savers.langgraph.metadata import derive_next_node
 from tests.disk.crashes import fixed
+from tests.integrations.langgraph_stores import parametrize
 from tests.support.langgraph_checkpoints import again, put, thread, values_of
 from tests.support.logs import locate_log
 
@@ -67,57 +65,47 @@ def test_what_is_read_shares_nothing_that_can_be_changed(saver):
 # What is no checkpoint of LangGraph
 
 
-def find(state, writes=(), *, is_packed=True):
-    """A checkpoint of a log at offset 7."""
-    stored = StoredCheckpoint("id", "a", "b", 0, None, FrozenDict(), offset=7)
-    return FoundCheckpoint(stored, state, dict(writes), is_packed=is_packed, path="the log")
-
-
-EMPTY = b"\x92\xa7msgpack\xc4\1\x80"
+EMPTY = ("msgpack", b"\x80")
 """The rest of a checkpoint that has no other fields."""
-BAD_STATES = [
+STATES = [
     {},
-    {"checkpoint": pack_header(STR, 1) + b"a"},
-    {"checkpoint": pack_header(LIST, 2) + b"\1"},
-    {"checkpoint": pack_header(LIST, 1) + b"\1"},
-    {"checkpoint": pack_header(LIST, 2) + b"\1\2"},
-    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 0)},
-    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 2) + b"\1\xa7msgpack"},
-    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 3) + b"\1\xa4null\xc0", "value:a": pack_header(BIN, 1) + b"a"},
-    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 3) + b"\1\xa4null\xc4\0", "value:a": pack_header(LIST, 0)},
-    {"checkpoint": EMPTY, "seen:a": pack_header(LIST, 1) + b"\1"},
-    {"checkpoint": EMPTY, "other": b"\1"},
-]  # fmt: skip
-
-
-UNPACKED_STATES = [
-    {},
+    {"checkpoint": "a"},
     {"checkpoint": (1, 2)},
-    {"checkpoint": ("null", b""), "channel:a": ()},
-    {"checkpoint": ("null", b""), "channel:a": (1, "null", b""), "value:a": [1]},
-    {"checkpoint": ("null", b""), "seen:a": 1},
-    {"checkpoint": ("null", b""), "other": 1},
+    {"checkpoint": EMPTY, "other": 1},
+    {"checkpoint": EMPTY, "seen:a": 1},
+    {"checkpoint": EMPTY, "channel:a": ()},
+    {"checkpoint": EMPTY, "channel:a": (1, "msgpack")},
+    {"checkpoint": EMPTY, "channel:a": (1, "null", None), "value:a": b"a"},
+    {"checkpoint": EMPTY, "channel:a": (1, "null", b""), "value:a": [1]},
 ]
-"""What a saver without a log may return."""
-IS_DAMAGED = {"match": "does not have the shape of one of LangGraph"}
 
 
-@pytest.mark.parametrize(
-    ("state", "is_packed"), [(state, True) for state in BAD_STATES] + [(state, False) for state in UNPACKED_STATES]
-)
-def test_a_state_of_another_shape_is_damage_of_its_record(state, is_packed):
-    with pytest.raises(CheckpointCorruptionError, **IS_DAMAGED) as caught:
-        take_apart(find(state, is_packed=is_packed))
-    assert caught.value.offset == 7
+def assert_is_damage(saver, read):
+    with pytest.raises(CheckpointCorruptionError, match="does not have the shape of one of LangGraph") as caught:
+        read()
+    assert isinstance(saver.store, MemorySaver) or caught.value.offset > 0
 
 
-@pytest.mark.parametrize("write", [b"\xc0", Codec().pack([1], ""), b"\xc1"])
-def test_so_are_writes_of_another_shape(write):
-    assert take_apart(find({"checkpoint": EMPTY})).writes == []
-    found = find({"checkpoint": EMPTY}, {"write:0:t": write})
-    for take in (take_apart, lambda found: take_ancestor(found, ["a"])):
-        with pytest.raises(CheckpointCorruptionError, **IS_DAMAGED):
-            take(found)
+@parametrize("file", "MemorySaver")
+@pytest.mark.parametrize("state", STATES)
+def test_a_state_of_another_shape_is_damage_of_its_record(opener, state):
+    saver = opener.new()
+    metadata = {"graphkit:made_by": "langgraph"}
+    config = saver.store.put("t", Checkpoint(node_id="a", next_node_id="b", state=state, metadata=metadata))
+    assert_is_damage(saver, lambda: saver.get_tuple(HISTORY))
+    if "channel:a" in state:
+        child = put(saver, thread(checkpoint_id=config.checkpoint_id), b=1)
+        assert_is_damage(saver, lambda: saver.get_delta_channel_history(config=child, channels=["a"]))
+
+
+@parametrize("file", "MemorySaver")
+def test_so_are_writes_of_another_shape(opener):
+    saver = opener.new()
+    config = put(saver, a=1)
+    saver.store.put_writes(config, {"write:0:t": [1]})
+    child = put(saver, config, b=1)
+    assert_is_damage(saver, lambda: saver.get_tuple(config))
+    assert_is_damage(saver, lambda: saver.get_delta_channel_history(config=child, channels=["b"]))
 
 
 # The short way of a usual put
@@ -132,9 +120,6 @@ def run_of(seed, count):
     dice = random.Random(seed)
     values, versions, seen = {"n": 0, "window": []}, {"n": "1", "window": "1"}, {}
     for number in range(count):
-        version = (
-            dice.choice([f"{number + 2:032}.{dice.random():016}", number + 2]) if dice.random() < 0.2 else f"v{number}"
-        )
         window = [*values.get("window", []), {"id": str(number), "text": "x" * dice.choice([3, 200, 5000])}][-20:]
         kinds = [
             {"n": number},
@@ -147,28 +132,28 @@ def run_of(seed, count):
             {"raw": dice.randbytes(dice.choice([0, 63, 64, 65, 255, 256, 5000]))},
             {},
         ]
-        update = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])[0]
-        values = {**values, **update}
-        versions = {**versions, **dict.fromkeys(update, version)}
-        new_versions = dict.fromkeys(update, version)
-        if dice.random() < 0.1:
-            for name in update:
-                versions[name] = new_versions[name] = f"{version}.{name}"
 
+        (update,) = dice.choices(kinds, [30, 20, 15, 15, 2, 6, 3, 6, 3])
+        version = dice.choice([f"v{number}", f"v{number}", f"{number + 2:032}.{dice.random():016}", number + 2])
+        changed = dict.fromkeys(update, version)
+        if dice.random() < 0.1:
+            changed = {name: f"{version}.{name}" for name in update}
+
+        values = {**values, **update}
         if values and dice.random() < 0.3:
-            name = dice.choice([*values])
-            del values[name]
-            versions[name] = new_versions[name] = version
+            emptied = dice.choice([*values])
+            del values[emptied]
+            changed[emptied] = version
+        versions = {**versions, **changed}
 
         if len(versions) > 1 and dice.random() < 0.03:
-            name = dice.choice([*versions])
-            values.pop(name, None)
-            del versions[name]
-            new_versions.pop(name, None)
+            forgotten = dice.choice([*versions])
+            for channels in (values, versions, changed):
+                channels.pop(forgotten, None)
         if versions and dice.random() < 0.5:
             seen = {**seen, dice.choice(["a", "b", "c"]): dict(dice.sample([*versions.items()], 1))}
-        checkpoint = empty_checkpoint()
-        checkpoint |= {
+
+        checkpoint = empty_checkpoint() | {
             "id": f"1f1e6a33-9706-653a-8006-{number:012x}" if number % 5 else f"c{number}",
             "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
             "channel_values": dict(values),
@@ -176,11 +161,8 @@ def run_of(seed, count):
             "versions_seen": {node: dict(seen[node]) for node in seen},
             "extra": "y" * (5000 if 100 < number < 120 else 5),
         }
-        metadata = {"source": dice.choice(["input", "loop", "loop"]), "step": number // 2, "parents": {}}
-        if dice.random() < 0.1:
-            metadata["parents"] = {"": "p"}
-            metadata["list"] = (1, [2])
-        yield checkpoint, metadata, new_versions
+        nested = {"parents": {"": "p"}, "list": (1, [2])} if dice.random() < 0.1 else {"parents": {}}
+        yield checkpoint, {"source": "loop", "step": number // 2, **nested}, changed
 
 
 def check_index(saver):

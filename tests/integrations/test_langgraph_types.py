@@ -6,7 +6,6 @@ import logging
 import pathlib
 import re
 import sys
-import textwrap
 import types
 import uuid
 import zoneinfo
@@ -34,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, Secre
 from graphkit import CheckpointSerializationError
 from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver
 from tests.integrations.langgraph_stores import OTHERS, parametrize
-from tests.support.langgraph_checkpoints import put, thread, values_of
+from tests.support.langgraph_checkpoints import again, put, thread, values_of
 
 T = TypeVar("T")
 called = []
@@ -249,80 +248,69 @@ def test_other_values_are_stored_and_read_as_by_langgraphs_own_serializer(saver)
         assert (type(found), repr(found)) == (type(expected), repr(expected))
 
 
-# Fresh processes ------------------------------------------------------------------------------------------------------
+# Classes that are not there when they are read ------------------------------------------------------------------------
 
 SHAPES = """
 from dataclasses import dataclass
-from enum import Enum
-
 from pydantic import BaseModel
-
-
-class Kind(Enum):
-    NEW = "new"
-
 
 @dataclass
 class Note:
     text: str
 
-
 class Person(BaseModel):
     name: str
     notes: list[Note]
-    kind: Kind = Kind.NEW
-
 
 VALUE = Person(name="ann", notes=[Note("n")])
 """
-OPEN = (
-    "from tests.integrations.test_langgraph_types import *; saver = FileSystemCheckpointSaver('store', fsync='never')"
-)
-LISTED = "import shapes; saver = FileSystemCheckpointSaver('store', types=[shapes.Person, shapes.Note, shapes.Kind])"
 
 
-@pytest.fixture
-def run(tmp_path, launcher):
-    """Runs a program in another process, where `shapes` can be imported and `saver` is open; returns its last line."""
-    tmp_path.joinpath("shapes.py").write_text(SHAPES)
+def test_a_module_is_not_imported_and_the_error_names_the_missing_one(saver, tmp_path, monkeypatch):
+    (tmp_path / "shapes.py").write_text(SHAPES)
+    monkeypatch.syspath_prepend(tmp_path)
+    put(saver, person=importlib.import_module("shapes").VALUE)
+    monkeypatch.delitem(sys.modules, "shapes")
 
-    def run_program(program):
-        done = launcher.run("-c", f"{OPEN}\n{textwrap.dedent(program)}", cwd=tmp_path)
-        return (done.stdout + done.stderr).strip().split("\n")[-1]
+    with pytest.raises(CheckpointSerializationError) as caught:
+        get(saver)
+    for name in ("Note", "Person"):
+        hint = f"shapes.{name}: its module is not imported: import shapes before reading, or pass types=[{name}]"
+        assert hint in caught.value.reason
+    assert (caught.value.path, caught.value.raw["name"]) == ("person", "ann")
+    assert "shapes" not in sys.modules
 
-    return run_program
-
-
-def test_a_module_is_not_imported_and_the_error_names_the_missing_one(run):
-    run("import shapes; put(saver, person=shapes.VALUE)")
-    assert run("import shapes; print(get(saver) == {'person': shapes.VALUE})") == "True"
-    program = """
-        try:
-            get(saver)
-        except CheckpointSerializationError as error:
-            print(error.path, "shapes" in sys.modules, error.raw["name"], error.reason)
-    """
-    found = run(program)
-    assert found.startswith(
-        "person False ann shapes.Note: its module is not imported: import shapes before reading, or "
-    )
-    assert "shapes.Person: its module is not imported: import shapes before reading, or pass types=[Person]" in found
-    assert run(f"{LISTED}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
+    shapes = importlib.import_module("shapes")
+    assert get(saver) == {"person": shapes.VALUE}
+    monkeypatch.delitem(sys.modules, "shapes")
+    assert get(again(saver, types=[shapes.Person, shapes.Note])) == {"person": shapes.VALUE}
 
 
-SCRIPT = "from tests.integrations.test_langgraph_types import *\n" + SHAPES
-STORE = "put(FileSystemCheckpointSaver('store', fsync='never'), person=VALUE)\n"
+SCRIPT = """
+from dataclasses import dataclass
+from savers.langgraph import FileSystemCheckpointSaver
+from tests.support.langgraph_checkpoints import put
+
+@dataclass
+class Note:
+    text: str
+
+put(FileSystemCheckpointSaver("store", fsync="never"), note=Note("a"))
+"""
 
 
-def test_types_of_a_script_are_read_as_the_types_that_are_given(tmp_path, launcher, run):
-    tmp_path.joinpath("app.py").write_text(SCRIPT + STORE)
+def test_types_of_a_script_are_read_as_the_types_that_are_given(saver, tmp_path, launcher):
+    (tmp_path / "app.py").write_text(SCRIPT)
     launcher.run("app.py", cwd=tmp_path)
-    assert "a script stored it (python FILE), so its module is not known: pass types=[Note]" in run("get(saver)")
-    assert run(f"{LISTED}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
-    twice = LISTED.replace(
-        "shapes.Note,", "shapes.Note, type('Note', (), {'__qualname__': 'Note', '__module__': 'two'}),"
-    )
-    assert "shapes.Note and two.Note in types=[...] have this name" in run(f"{twice}; get(saver)")
+    own = "a script stored it (python FILE), so its module is not known: pass types=[Note]"
+    with pytest.raises(CheckpointSerializationError, match=re.escape(own)):
+        get(saver)
+    assert get(again(saver, types=[Note])) == {"note": Note("a")}
+
+    two = type("Note", (), {"__qualname__": "Note", "__module__": "two"})
+    message = f"{__name__}.Note and two.Note in types=[...] have this name"
+    with pytest.raises(CheckpointSerializationError, match=re.escape(message)):
+        get(again(saver, types=[Note, two]))
 
 
 # What is refused when it is stored ------------------------------------------------------------------------------------

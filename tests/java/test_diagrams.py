@@ -51,18 +51,6 @@ flowchart TD
 """ + END_OF_MERMAID  # fmt: skip
 
 
-def test_mermaid_without_conditions_and_without_a_title():
-    first, *lines = agent().getGraph(MERMAID, None, False).content.splitlines()
-    assert first == "flowchart TD"
-    assert lines[4:8] == [
-        '\t%%\tcondition1{"check state"}',
-        "\t__START__:::__START__ --> agent:::agent",
-        "\t%%\tagent:::agent -.-> condition1:::condition1",
-        "\t%%\tcondition1:::condition1 -.->|continue| action:::action",
-    ]
-    assert "\tagent:::agent -.->|continue| action:::action" in lines
-
-
 @pytest.mark.requirement("behaviour 17")
 def test_plantuml_with_and_without_conditions():
     assert agent().getGraph(PLANTUML, "An agent!").content == """@startuml An_agent_

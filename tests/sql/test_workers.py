@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from graphkit import END, RunnableConfig, sleep
-from graphkit.operations import submit
+from graphkit.operations import answer, submit
 from graphkit.worker import Worker
 from tests.sql import flow
 from tests.support.graphs import LOG, make_chain
@@ -41,10 +41,9 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
     for thread in threads[half:]:
         submit(saver, {}, thread)
     wait_for_each(saver, "interrupted", threads)
-    answering = [start_flow("answer", threads[first::2]) for first in range(2)]
+    for thread in threads:
+        answer(saver, thread, "yes")
     wait_for_each(saver, "finished", threads)
-    for process in answering:
-        assert process.wait(PATIENCE) == 0
 
     lines = (tmp_path / "work").read_text().splitlines()
     each_step = itertools.product(threads, ("draft", "publish"))
@@ -62,7 +61,7 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert first.stdout.readline() == "serving\n"
     begin(saver, tmp_path, ["t"])
     wait_for_each(saver, "interrupted", ["t"])
-    start_flow("answer", ["t"]).wait(PATIENCE)
+    answer(saver, "t", "yes")
     assert first.stdout.readline() == "waiting\n"
     first.send_signal(number)
     second = start_flow("serve", str(tmp_path), None, lease=lease)

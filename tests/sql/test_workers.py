@@ -3,7 +3,6 @@
 import itertools
 import signal
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -97,12 +96,3 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(open_postgres_saver, swee
             app.invoke({}, thread_id)
         wait_for_each(saver, "finished", threads)
     assert Counter(work) == dict.fromkeys(threads, 1)
-
-
-def test_two_submits_with_a_key_at_once_are_one(open_postgres_saver):
-    savers = [open_postgres_saver() for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        for number in range(20):
-            first, second = pool.map(lambda saver, key=f"key {number}": submit(saver, {}, key=key), savers)
-            assert first == second
-            assert [info.status for info in savers[0].history(first)] == ["queued"]

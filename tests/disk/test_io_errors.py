@@ -7,6 +7,8 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
+import resource
+import signal
 from collections import Counter
 
 import pytest
@@ -30,6 +32,7 @@ from tests.disk.crashes import (
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import HookedIO, failing, noting_calls
+from tests.support.forked import run_in_child
 from tests.support.logs import locate_log
 
 KINDS = (
@@ -167,34 +170,26 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(na
 # The real thing
 
 
-PROGRAM = """
-import resource, signal, sys
-from graphkit import CheckpointStorageError
-from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
-saver = FileSystemSaver(sys.argv[1])
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-for n in range(8):
-    try:
-        saver.put("t", make_checkpoint(n, text="x" * 300))
-    except CheckpointStorageError as error:
-        print(error.errno)
-    else:
-        print("stored")
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-"""  # a measurement of the coverage is written at the end
-
-
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.requirement("H47")
-def test_a_real_full_disk(opener, config, launcher):
-    opener().put(config, make_checkpoint(100))
-    run = launcher.run("-c", PROGRAM, opener().base_directory, 1000)
-    assert run.returncode == 0, run.stderr
-    said = run.stdout.split()
-    assert said[0] == "stored"
-    assert said[-1] == str(errno.EFBIG)
-    stored = [n for n, each in enumerate(said) if each == "stored"]
-    assert list_numbers(opener(), config) == [*reversed(stored), 100]
-    opener().put(config, make_checkpoint(101))
+def test_a_real_full_disk(opener, config):
+    saver = opener()
+    saver.put(config, make_checkpoint(100))
+
+    def fill_the_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        stored = [100]
+        for n in range(8):
+            try:
+                saver.put(config, make_checkpoint(n, text="x" * 300))
+            except CheckpointStorageError as error:
+                assert error.errno == errno.EFBIG  # noqa: PT017
+            else:
+                stored.append(n)
+        assert 1 < len(stored) < 9
+        assert list_numbers(saver, config) == stored[::-1]
+
+    assert run_in_child(fill_the_disk)
+    saver.put(config, make_checkpoint(101))
     assert list_numbers(opener(), config)[0] == 101

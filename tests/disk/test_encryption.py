@@ -334,7 +334,7 @@ def sealed_crashes(monkeypatch):
 
 
 @pytest.mark.usefixtures("sealed_crashes")
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.__name__)
 def test_power_loss_keeps_what_was_acknowledged(workload, sweep):
     found = crashes.Crashes()

@@ -120,16 +120,6 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content)
     assert file.read_bytes() == content
 
 
-def test_tables_of_another_program_are_not_touched(tmp_path):
-    file = tmp_path / "x.db"
-    theirs = sqlite3.connect(file)
-    theirs.execute("CREATE TABLE graphkit_records (theirs)")
-    with pytest.raises(CheckpointFormatError, match="another place"):
-        SqliteDatabase(file).read("SELECT 1")
-    assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("graphkit_records",)]
-    theirs.close()
-
-
 def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(database, history):
     """Python runs the handler of a signal after a call."""
     mutex = database._connections.lock._mutex

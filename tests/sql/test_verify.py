@@ -140,7 +140,8 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
     put(saver, {"n": 1}, thread="other")
     with open_saver.opener() as other:
         assert other.verify().ok
-        for read in (other.list, other.history, other.get, partial(last_good, other)):
+        replay = other.replay(T)
+        for read in (other.list, other.history, other.get, partial(last_good, other), lambda _: list(replay)):
             with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
                 read(T)
         with other.watch(latest=True) as watch:

@@ -62,11 +62,14 @@ class Model:
         assert (None if latest is None else latest.id) == (self.present[-1] if self.present else None)
         history = saver.history(ROOT)
         assert [info.id for info in history] == self.present[::-1]
-        assert [saver.info(at(info.id)) for info in history] == list(history)
         assert saver.info(at("unknown")) is None
-        for name in self.present:
-            assert saver.get_writes(at(name)) == self.writes.get(name, {})
-            assert saver.get(at(name)).state == self.states[name]
+
+        for info in history:
+            here = at(info.id)
+            assert saver.info(here) == info
+            assert saver.get_writes(here) == self.writes.get(info.id, {})
+            assert saver.get(here).state == self.states[info.id]
+
         assert saver.summary(ROOT) is None or saver.summary(ROOT).checkpoints == len(self.present)
 
 

@@ -7,6 +7,7 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
+import itertools
 import resource
 import signal
 from collections import Counter
@@ -172,24 +173,42 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(na
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.requirement("H47")
-def test_a_real_full_disk(opener, config):
-    saver = opener()
-    saver.put(config, make_checkpoint(100))
+@pytest.mark.parametrize("room", [1000, 4000, 4096, 4097, 6000, 9001])
+def test_on_a_real_full_disk_a_put_fits_if_its_own_bytes_do(tmp_path, config, room):
+    """Whether its saver extends the log with zeros, or not."""
+
+    def put_all(saver, stored):
+        for number in itertools.count():
+            saver.put(config, made(number))
+            stored.append(number)
+
+    def count_puts(fsync):
+        saver = FileSystemSaver(tmp_path / fsync, fsync=fsync)
+        stored = []
+        with pytest.raises(CheckpointStorageError) as caught:
+            put_all(saver, stored)
+        assert caught.value.errno == errno.EFBIG
+        assert list_numbers(saver, config)[::-1] == stored
+        return len(stored)
 
     def fill_the_disk():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
-        stored = [100]
-        for n in range(8):
-            try:
-                saver.put(config, make_checkpoint(n, text="x" * 300))
-            except CheckpointStorageError as error:
-                assert error.errno == errno.EFBIG  # noqa: PT017
-            else:
-                stored.append(n)
-        assert 1 < len(stored) < 9
-        assert list_numbers(saver, config) == stored[::-1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        assert count_puts("always") == count_puts("never") > 3
 
     assert run_in_child(fill_the_disk)
-    saver.put(config, make_checkpoint(101))
-    assert list_numbers(opener(), config)[0] == 101
+    for fsync in ("always", "never"):
+        with FileSystemSaver(tmp_path / fsync) as saver:
+            assert saver.verify().ok
+            saver.put(config, made(99))
+            assert list_numbers(saver, config)[0] == 99
+
+
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_put_fits_though_the_write_that_extends_its_log_is_refused(tmp_path, config, full):
+    io = HookedIO()
+    saver = FileSystemSaver(tmp_path, io=io)
+    with failing(io, "write_at", full, times=1, where="/log"):
+        saver.put(config, made(0))
+    assert list_numbers(saver, config) == [0]
+    saver.close()

@@ -23,6 +23,7 @@ def test_each_text_has_an_encoding_of_its_own_which_is_cut_if_it_is_long():
     short = [*HOSTILE_IDS, "\x1a", "\x1a0000", "\0", "\ud800\udc00", "\U00010000"]
     texts = [*short, "x" * MOST_BYTES + "y", "x" * MOST_BYTES + "z", "\u20ac" * 300, "\u20ac" * 301, "\0" * 200]
     encoded = {encode_text(text) for text in texts}
+
     assert len(encoded) == len(texts)
     assert max(len(each.encode()) for each in encoded) <= MOST_BYTES
 

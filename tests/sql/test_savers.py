@@ -68,7 +68,9 @@ def test_a_pool_of_one_connection_is_enough(postgres_opener):
         saver = PostgresSaver(pool=pool, schema=postgres_opener.keywords["schema"], lock_timeout=60.0)
         fill(saver, 6)
         assert saver.prune("t", keep_last=2) == 4
-        saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state={}))
+
+        latest = T.with_check_point_id(saver.get(T).id)
+        saver.put(latest, made({}))
         would_free = saver.compact(dry_run=True)
         assert saver.compact() == would_free > 0
         saver.copy("t", "u")

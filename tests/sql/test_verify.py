@@ -138,6 +138,7 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
     for kind in (Kind.X, Kind.Y):
         saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"kind": kind}, metadata={"kind": kind}))
     put(saver, {"n": 1}, thread="other")
+
     with open_saver.opener() as other:
         assert other.verify().ok
         replay = other.replay(T)

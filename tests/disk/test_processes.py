@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-from graphkit import CheckpointConflictError, RunnableConfig
+from graphkit import CheckpointConflictError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
 from tests.support.disks import HOOKED, HookedIO, count_open_files
@@ -24,6 +24,18 @@ from tests.support.logs import limit_descriptors
 
 # Since 3.12 a fork beside other threads warns; that it may still happen is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def test_a_forked_child_waits_for_the_write_lock_that_its_parent_holds(opener, config):
+    saver = opener(lock_timeout=0)
+    saver.put(config, make_checkpoint(0))
+
+    def put_beside_the_writer():
+        with pytest.raises(CheckpointStorageError, match="another writer"):
+            saver.put(config, make_checkpoint(1))
+
+    with saver._store.write_lock(saver._store.locate("t")):
+        assert run_in_child(put_beside_the_writer)
 
 
 def test_a_forked_child_closes_the_files_of_its_parent_once(opener, config):

@@ -225,6 +225,7 @@ def undisturbed(program, tmp_path_factory):
     return int((directory / "calls").read_text()), expected
 
 
+@pytest.mark.requirement("H13", "L15")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, program, undisturbed, when, sweep):
     calls, expected = undisturbed

@@ -492,6 +492,7 @@ def langgraph_steps(run):
 
     from savers.langgraph import checkpoint_savers as adapters
     from savers.langgraph.encoding import encode_writes
+    from tests.support import langgraph_checkpoints
 
     def adapt(store):
         with mock.patch.object(adapters, "FileSystemSaver", return_value=store):
@@ -499,25 +500,21 @@ def langgraph_steps(run):
 
     # No saver in memory has LangGraph's methods. This disk never fails.
     run.oracle = FileSystemSaver(PLACE, fsync="never", io=SimFS(record=False))
-    names = {"thread_id": "t", "checkpoint_ns": ""}
+
+    def name(number):
+        return langgraph_checkpoints.thread(checkpoint_id=id_of(number) if number >= 0 else None)
 
     def put(number):
-        earlier = {"checkpoint_id": id_of(number - 1)} if number else {}
-        version = f"{number:032}.0"
-        checkpoint = {
-            "v": 4,
+        fields = {
             "id": id_of(number),
             "ts": WHEN.isoformat(),
-            "channel_values": {"messages": ["m" * 300] * number},
-            "channel_versions": {"messages": version},
-            "versions_seen": {},
-            "updated_channels": ["messages"],
+            "version": f"{number:032}.0",
+            "metadata": {"step": number},
         }
+        made = langgraph_checkpoints.make_checkpoint(**fields, messages=["m" * 300] * number)
 
         def change(store):
-            adapt(store).put(
-                {"configurable": {**names, **earlier}}, checkpoint, {"step": number}, {"messages": version}
-            )
+            adapt(store).put(name(number - 1), *made)
 
         def foreseen(store):
             run.early.pop(("t", "", id_of(number)), None)
@@ -531,9 +528,7 @@ def langgraph_steps(run):
         run.texts |= {text.encode(), text.upper().encode()}
 
         def change(store):
-            adapt(store).put_writes(
-                {"configurable": {**names, "checkpoint_id": id_of(number)}}, writes, f"task{number}", "~path"
-            )
+            adapt(store).put_writes(name(number), writes, f"task{number}", "~path")
 
         def foreseen(store):
             if store.get(config_of().with_check_point_id(id_of(number))) is None:

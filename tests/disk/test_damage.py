@@ -401,12 +401,16 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config)
     plan = saver.repair(dry_run=True)
     assert dead.exists()
     assert saver.verify() == report
+
+    foreign = path.parent / "tmp-0badcafe"
+    foreign.mkdir()
     done = saver.repair()
     assert plan == dataclasses.replace(done, dry_run=True)
     assert done.finished == ("t",)
     assert set(done.removed) == {dead.name, f"{path.parent.name}/tmp-00000001"}
     assert saver.verify().ok
     assert not dead.exists()
+    assert foreign.exists()
     assert saver.versions_by_thread_id(config) == [1]
     assert not saver.repair().changed
 

@@ -41,6 +41,7 @@ class Model:
     def __init__(self):
         self.writes = {}
         self.present = []
+        self.states = {}
 
     def write(self, saver, id, number):
         records = {"ordinary": number, "special": number, f"own{number}": number}
@@ -49,7 +50,9 @@ class Model:
         self.writes[id] = {**records, **kept, "special": number}
 
     def put(self, saver, id):
-        saver.put(ROOT, made(id, items=[id] * len(self.present)), unique=True)
+        checkpoint = made(id, items=[id] * len(self.present))
+        saver.put(ROOT, checkpoint, unique=True)
+        self.states[id] = checkpoint.state
         if id not in self.present:
             self.present.append(id)
 
@@ -57,9 +60,16 @@ class Model:
         """By id, by the end of the log alone, and by a listing."""
         latest = saver.get(ROOT)
         assert (None if latest is None else latest.id) == (self.present[-1] if self.present else None)
-        assert [info.id for info in saver.history(ROOT)] == self.present[::-1]
-        for name in self.present:
-            assert saver.get_writes(at(name)) == self.writes.get(name, {})
+        history = saver.history(ROOT)
+        assert [info.id for info in history] == self.present[::-1]
+        assert saver.info(at("unknown")) is None
+
+        for info in history:
+            here = at(info.id)
+            assert saver.info(here) == info
+            assert saver.get_writes(here) == self.writes.get(info.id, {})
+            assert saver.get(here).state == self.states[info.id]
+
         assert saver.summary(ROOT) is None or saver.summary(ROOT).checkpoints == len(self.present)
 
 
@@ -238,48 +248,6 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
     with quiet():
         (file,) = FileSystemSaver(tmp_path).verify().problems
     assert file.state == "damaged"
-
-
-# Writes and a look at one checkpoint of four
-
-
-@pytest.fixture
-def filled(saver):
-    for n in range(4):
-        saver.put(ROOT, made(f"c{n}", list=list(range(n * 100))))
-    return saver
-
-
-def test_info_is_the_line_of_the_history(filled, opener):
-    assert [filled.info(at(info.id)) for info in filled.history(ROOT)] == list(filled.history(ROOT))
-    assert opener().info(ROOT).id == "c3"
-    assert filled.info(at("unknown")) is None
-    assert filled.info(RunnableConfig("nobody")) is None
-
-
-def test_a_checkpoint_that_is_to_be_unique_is_replaced_if_it_is_there(filled, opener):
-    def ids():
-        return [info.id for info in opener().history(ROOT)]
-
-    new = made("c1", n=1)
-    filled.put_writes(at("c1"), {"w": 1})
-    filled.put(ROOT, new, unique=True)
-    opener().put(ROOT, made("c4"), unique=True)
-    assert ids() == ["c4", "c3", "c2", "c1", "c0"]
-    assert opener().get(at("c1")) == new
-    assert opener().get_writes(at("c1")) == {"w": 1}
-    opener().put(RunnableConfig("empty"), new, unique=True)
-    filled.put(ROOT, new)
-    assert len(ids()) == 6
-
-
-def test_what_is_to_be_kept_stays_and_the_rest_is_replaced(filled, opener):
-    filled.put_writes(at("c1"), {"first": 1, "last": 1}, keep=["first"])
-    filled.put_writes(at("c1"), {"first": 2, "last": 2, "new": 2}, keep=["first", "new"])
-    assert opener().get_writes(at("c1")) == {"first": 1, "last": 2, "new": 2}
-    before = filled.size("t")
-    filled.put_writes(at("c1"), {"first": 3}, keep=["first"])
-    assert filled.size("t") == before
 
 
 def _race(root, name):

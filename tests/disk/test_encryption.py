@@ -334,7 +334,7 @@ def sealed_crashes(monkeypatch):
 
 
 @pytest.mark.usefixtures("sealed_crashes")
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.__name__)
 def test_power_loss_keeps_what_was_acknowledged(workload, sweep):
     found = crashes.Crashes()
@@ -362,6 +362,7 @@ def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
             saver.put(CONFIG, made(71))
         saver.put(CONFIG, made(72))
         assert read_history(saver, CONFIG)[1:] == before
+
     assert old.isdisjoint(payloads_of(root))
     with open_saver(root, BOTH) as saver:
         assert read_history(saver, CONFIG)[1:] == before

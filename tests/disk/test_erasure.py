@@ -81,7 +81,7 @@ def test_a_thread_that_cannot_be_read_is_erased_and_its_copies_are_not_known(sav
 
 @pytest.mark.requirement("P73")
 def test_an_erasure_while_another_process_writes(saver, launcher):
-    with start_client(launcher, saver.opener(), "busy", 300) as client:
+    with start_client(launcher, saver.opener(), "busy", 100) as client:
         assert client.stdout.readline() == "ready\n"
         while client.poll() is None:
             fill(saver)
@@ -94,7 +94,7 @@ def test_an_erasure_while_another_process_writes(saver, launcher):
         assert client.wait(60) == 0
     assert find_files(saver.base_directory) == []
     assert not find_files(saver.base_directory, "unused")
-    assert len(saver.list("t")) == 300
+    assert len(saver.list("t")) == 100
     assert saver.verify().ok
 
 

@@ -1,14 +1,12 @@
 """Logs that their writer extends ahead with zeros: whoever else uses them finds every record, and nothing else."""
 
-import errno
 import itertools
-import os
 import random
 import shutil
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk.crashes import WHEN
 from tests.support.checkpoints import list_ids, list_numbers
@@ -193,52 +191,6 @@ def test_a_watch_reports_what_is_written_over_the_zeros_that_were_there_when_it_
             assert (change.kind, change.checkpoint.id) == ("checkpoint", f"c{number}")
     assert locate_log(tmp_path).stat().st_size == size
     saver.close()
-
-
-# A full disk
-
-
-class SmallDisk(FileIO):
-    """A disk with room for so many bytes of each log; a write that does not fit is cut short, or refused."""
-
-    def __init__(self, room, *, is_short):
-        super().__init__()
-        self.room = room
-        self.is_short = is_short
-
-    def write_at(self, fd, offset, data):
-        if self._paths[fd].endswith("/log") and offset + len(data) > self.room:
-            if not self.is_short or offset >= self.room:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            data = data[: self.room - offset]
-        return super().write_at(fd, offset, data)
-
-
-def put_fits(saver, checkpoint):
-    try:
-        saver.put(CONFIG, checkpoint)
-    except CheckpointStorageError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return False
-    return True
-
-
-@pytest.mark.parametrize("is_short", [True, False], ids=["short", "refused"])
-@pytest.mark.parametrize("room", [1000, 4000, 4096, 4097, 6000, 9001])
-def test_a_put_fits_on_a_full_disk_if_its_own_bytes_do(tmp_path, room, is_short):
-    stored = {}
-    for fsync in ("always", "never"):
-        saver = FileSystemSaver(tmp_path / fsync, fsync=fsync, io=SmallDisk(room, is_short=is_short))
-        count = 0
-        while put_fits(saver, made(count)):
-            count += 1
-        assert numbers(saver) == [*range(count)]
-        assert numbers(FileSystemSaver(tmp_path / fsync)) == [*range(count)]
-        assert saver.verify().ok
-        stored[fsync] = count
-        saver.close()
-    assert stored["always"] == stored["never"] > 3
 
 
 # Leftovers of a writer that died

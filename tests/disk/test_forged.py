@@ -4,7 +4,6 @@ import random
 import shutil
 import zlib
 from contextlib import contextmanager
-from enum import Enum
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import msgpack
 import pytest
 
 from graphkit import RunnableConfig
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointSerializationError
-from graphkit.recovery import last_good
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from graphkit.testing import made
 from savers import Compression, FileSystemSaver
 from tests.support.checkpoints import list_ids, list_states, make_interrupt
@@ -183,25 +181,6 @@ def write_log(root, *malformed):
     for type_, parts, flags in malformed:
         append_record(path, type_, msgpack.packb(parts), flags)
     return path
-
-
-class Kind(Enum):
-    X = "x"
-
-
-def test_metadata_of_a_type_that_is_not_registered_are_no_damage(tmp_path):
-    with FileSystemSaver(tmp_path, fsync="never", types=[Kind]) as saver:
-        saver.put(CONFIG, made(metadata={"kind": Kind.X}))
-    with FileSystemSaver(tmp_path, fsync="never") as saver:
-        reads = (saver.list, saver.history, saver.get, partial(last_good, saver))
-        for read in reads:
-            with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
-                read(CONFIG)
-        report = saver.verify("t")
-        assert report.ok
-        saver.register_types(Kind)
-        latest = saver.get(CONFIG)
-        assert latest.metadata["kind"] is Kind.X
 
 
 def expect_repair(saver):

@@ -131,16 +131,6 @@ def test_its_states_can_be_read_before_and_after_it_is_finished(tmp_path):
     saver.close()
 
 
-def test_delete_and_repair_take_an_unfinished_release_along(tmp_path):
-    saver = unfinished(tmp_path, (ROOT, INNER))
-    assert saver.repair().finished == ("t",)
-    assert saver.versions_by_thread_id("t") == [1]
-    assert saver.delete("t")
-    assert saver.threads(released=True) == []
-    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["graphkit.store", "locks"]
-    saver.close()
-
-
 def test_listing_threads_opens_no_log_but_that_of_an_unfinished_release(opener, tmp_path):
     unfinished(tmp_path, (ROOT,)).close()
     saver = opener()

@@ -8,8 +8,8 @@ import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
 from graphkit.transfer import export_threads, import_threads
-from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
+from tests.support.client import start_client
 from tests.support.disks import Died
 from tests.support.logs import locate_thread, namespace_name
 
@@ -92,19 +92,11 @@ def test_a_log_that_is_missing_or_under_another_name_is_noticed(lines, opener, t
     assert import_threads(opener(tmp_path / "new"), older).threads == ["x"]
 
 
-def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
-    holder = opener(tmp_path / "new")
-    target = FileSystemSaver(tmp_path / "new", fsync="never", lock_timeout=0)
-    # Held on behalf of another process: by a descriptor of its own.
-    with holder.run_lock(X):
-        pass
-    fd = os.open(tmp_path / "new" / locate_thread("x").name / "run.lock", os.O_RDWR)
-    try:
-        assert holder._store.io.lock(fd)
+def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path, launcher):
+    target = opener(tmp_path / "new", lock_timeout=0)
+    with start_client(launcher, target.opener(), "holder", thread="x") as holder:
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(ThreadBusyError):
             import_threads(target, lines, format="logs")
         assert target.threads() == []
-    finally:
-        os.close(fd)
     assert import_threads(target, lines, format="logs").threads == ["x"]
-    target.close()

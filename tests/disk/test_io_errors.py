@@ -7,6 +7,9 @@ next put works, through the same saver and through a new one.
 """
 
 import errno
+import itertools
+import resource
+import signal
 from collections import Counter
 
 import pytest
@@ -30,6 +33,7 @@ from tests.disk.crashes import (
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import HookedIO, failing, noting_calls
+from tests.support.forked import run_in_child
 from tests.support.logs import locate_log
 
 KINDS = (
@@ -167,34 +171,44 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(na
 # The real thing
 
 
-PROGRAM = """
-import resource, signal, sys
-from graphkit import CheckpointStorageError
-from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
-saver = FileSystemSaver(sys.argv[1])
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-for n in range(8):
-    try:
-        saver.put("t", make_checkpoint(n, text="x" * 300))
-    except CheckpointStorageError as error:
-        print(error.errno)
-    else:
-        print("stored")
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-"""  # a measurement of the coverage is written at the end
-
-
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.requirement("H47")
-def test_a_real_full_disk(opener, config, launcher):
-    opener().put(config, make_checkpoint(100))
-    run = launcher.run("-c", PROGRAM, opener().base_directory, 1000)
-    assert run.returncode == 0, run.stderr
-    said = run.stdout.split()
-    assert said[0] == "stored"
-    assert said[-1] == str(errno.EFBIG)
-    stored = [n for n, each in enumerate(said) if each == "stored"]
-    assert list_numbers(opener(), config) == [*reversed(stored), 100]
-    opener().put(config, make_checkpoint(101))
-    assert list_numbers(opener(), config)[0] == 101
+@pytest.mark.parametrize("room", [1000, 4000, 4096, 4097, 6000, 9001])
+def test_on_a_real_full_disk_a_put_fits_if_its_own_bytes_do(tmp_path, config, room):
+    """Whether its saver extends the log with zeros, or not."""
+
+    def put_all(saver, stored):
+        for number in itertools.count():
+            saver.put(config, made(number))
+            stored.append(number)
+
+    def count_puts(fsync):
+        saver = FileSystemSaver(tmp_path / fsync, fsync=fsync)
+        stored = []
+        with pytest.raises(CheckpointStorageError) as caught:
+            put_all(saver, stored)
+        assert caught.value.errno == errno.EFBIG
+        assert list_numbers(saver, config)[::-1] == stored
+        return len(stored)
+
+    def fill_the_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        assert count_puts("always") == count_puts("never") > 3
+
+    assert run_in_child(fill_the_disk)
+    for fsync in ("always", "never"):
+        with FileSystemSaver(tmp_path / fsync) as saver:
+            assert saver.verify().ok
+            saver.put(config, made(99))
+            assert list_numbers(saver, config)[0] == 99
+
+
+@pytest.mark.parametrize("full", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_put_fits_though_the_write_that_extends_its_log_is_refused(tmp_path, config, full):
+    io = HookedIO()
+    saver = FileSystemSaver(tmp_path, io=io)
+    with failing(io, "write_at", full, times=1, where="/log"):
+        saver.put(config, made(0))
+    assert list_numbers(saver, config) == [0]
+    saver.close()

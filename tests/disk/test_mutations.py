@@ -260,7 +260,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(13)
 @pytest.mark.parametrize(("mutation", "harness"), CASES)
 def test_a_broken_saver_is_found_out(mutation, harness):
     with (

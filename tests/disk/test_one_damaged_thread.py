@@ -11,8 +11,8 @@ from graphkit import (
     RunnableConfig,
     ThreadBusyError,
 )
-from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint, make_interrupt
+from tests.support.client import start_client
 from tests.support.disks import Fault, HookedIO, as_an_ordinary_user, let_others_reach
 from tests.support.logs import flip_in_file, locate_log, locate_thread
 
@@ -138,26 +138,18 @@ def test_a_process_without_descriptors_gets_an_error_and_no_empty_list(opener):
         assert "passed over" not in str(caught.value)
 
 
-def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, tmp_path):
-    saver = opener()
-    for thread in "abc":
-        saver.put(RunnableConfig(thread), make_checkpoint(0))
-        saver.put(RunnableConfig(thread), make_checkpoint(1))
-    saver.close()
+def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, tmp_path, launcher):
+    with opener(lock_timeout=0) as saver:
+        for thread in "abc":
+            saver.put(RunnableConfig(thread), make_checkpoint(0))
+            saver.put(RunnableConfig(thread), make_checkpoint(1))
     flip(locate_log(tmp_path / "store", "c"))
-    with saver.run_lock(RunnableConfig("b")):
-        pass
-    fd = os.open(locate_log(tmp_path / "store", "b").with_name("run.lock"), os.O_RDWR)
-    other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
-    try:
-        assert other._store.io.lock(fd)
+    with start_client(launcher, saver.opener(), "holder", thread="b") as holder:
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(ThreadBusyError, match="'b'"):
-            other.repair()
-        assert other.get(RunnableConfig("c")).state["n"] == 1, "one flipped bit is corrected"
-        assert other.verify().ok
-    finally:
-        os.close(fd)
-        other.close()
+            saver.repair()
+        assert saver.get(RunnableConfig("c")).state["n"] == 1, "one flipped bit is corrected"
+        assert saver.verify().ok
 
 
 def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, tmp_path):

@@ -3,24 +3,17 @@
 import itertools
 import random
 import uuid
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointerError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointNotFoundError
 from graphkit.saver_kit import REMOVED, SET
 from savers import Compression, FileSystemSaver
 from savers._log import history, log_bytes
 from savers._log.stored_checkpoint import Index
 from tests.support.logs import flip, keep_no_records, locate_log
-from tests.support.terminal import damage
 from tests.support.threads import TYPES, everything, exact
 
 THREAD = RunnableConfig("t")
@@ -119,7 +112,7 @@ def test_in_any_order_and_while_the_log_grows(seed, options, tmp_path, plain):
     reader = open_saver(tmp_path, **options)
     state = fill(writer, dice, 120, {}, ids)
     for arrange in (reversed, list, lambda ids: dice.sample(ids, len(ids))):
-        some = [*arrange(ids)][:60]
+        some = [*arrange(ids)][:30]
         for checkpoint_id in some:
             at = name(checkpoint_id)
             expected = plain(open_saver(tmp_path, **options), checkpoint_id)
@@ -170,26 +163,6 @@ def test_versions(tmp_path):
         saver.version_namespaces("t", 2)
     with pytest.raises(CheckpointNotFoundError):
         saver.version_namespaces("other")
-
-
-@dataclass
-class Unknown:
-    n: int
-
-
-def test_damage_and_unknown_types_are_errors(tmp_path):
-    saver = open_saver(tmp_path / "a")
-    for n in range(50):
-        put(saver, {"log": ["x" * 100] * n})
-    saver.close()
-    damage(tmp_path / "a", "t", 3000)
-    with pytest.raises(CheckpointCorruptionError):
-        list(open_saver(tmp_path / "a").replay(THREAD))
-    other = open_saver(tmp_path / "b")
-    other.register_types(Unknown)
-    put(other, {"x": [Unknown(1)]})
-    with pytest.raises(CheckpointSerializationError, match="Unknown"):
-        list(open_saver(tmp_path / "b").replay(THREAD))
 
 
 # A checkpoint is found by its id without an index, whatever the order of the ids, and damage never changes which one
@@ -284,7 +257,7 @@ def test_damage_never_changes_what_is_found(tmp_path, sweep):
     path = locate_log(tmp_path)
     good = path.read_bytes()
     refused = 0
-    offsets = sweep.some(range(64, len(good)), 400)
+    offsets = sweep.some(range(64, len(good)), 200)
     for offset in offsets:
         path.write_bytes(flip(good, offset, 16))
         with FileSystemSaver(tmp_path) as reader:

@@ -235,8 +235,10 @@ def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
     path = locate_log(saver.base_directory)
     with saver.watch(config, interval=NEVER) as watch:
         put_and_follow(watch, saver, config, 2)
+
         with path.open("ab") as file:
             file.write(path.read_bytes()[64:84])
+
         put_and_follow(watch, saver, config.replace(checkpoint_ns="other"), 0)
         found = put_and_follow(watch, saver, config, 3)
         assert found[-1].checkpoint.node_id == "n3"

@@ -117,18 +117,10 @@ def serve(saver, folder, gate):
     Worker(saver, make_served_graph(folder, gate).compile(), interval=0.05).run()
 
 
-def answer(saver, threads):
-    """Answer the questions of some threads, and continue none."""
-    for thread_id in threads:
-        for waiting in saver.interrupts(thread_id):
-            at = RunnableConfig(thread_id, waiting.checkpoint_id, waiting.checkpoint_ns)
-            saver.put_writes(at, {f"answer:{waiting.id}": "yes"})
-
-
 def main():
     what, connection_string, options, *arguments = json.loads(sys.argv[1])
     with PostgresSaver(connection_string, **options) as saver:
-        {"run": run, "run on workers": run_on_workers, "serve": serve, "answer": answer}[what](saver, *arguments)
+        {"run": run, "run on workers": run_on_workers, "serve": serve}[what](saver, *arguments)
 
 
 if __name__ == "__main__":

@@ -33,20 +33,6 @@ def positions(database, history):
     return [position for (position,) in rows]
 
 
-def fenced_put(database, thread, history, position):
-    """A put of the holder of a run lock, which inserts nothing once another one has the lock."""
-    token = database.run_locks.token_of(thread)
-    if token is None:
-        return put(database, history, position)
-    return database.write(
-        f"INSERT INTO {database.names.records} (history, position, frame) "
-        f"SELECT h.history, ?, ? FROM {database.names.histories} AS h, {database.names.run_locks} AS l "
-        f"WHERE h.history = ? AND h.version = 0 AND l.thread = ? AND l.token = ?"
-        f"{database.dialect.lock_rows(share='l', key_share='h')}",
-        (position, b"", history, thread, token),
-    )
-
-
 USES = {
     "transact": lambda database: database.transact(
         lambda transaction: transaction.execute(f"UPDATE {database.names.histories} SET created = 1")

@@ -1,6 +1,10 @@
 """Savers on both databases, and what the tests do with them."""
 
+import pytest
+
 from graphkit import Checkpoint, RunnableConfig
+
+every_store = pytest.mark.parametrize("open_saver", ["files", "sqlite", "postgres"], indirect=True)
 
 
 def names_of(saver):

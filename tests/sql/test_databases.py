@@ -6,8 +6,8 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.columns import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
 from savers._sql.statements import SCHEMA_VERSION
-from tests.sql.rows import USES, add_history, interrupt_at_each_point, positions, put
-from tests.support.databases import PostgresDatabase, PostgresSession, SqliteConnection, encode_text
+from tests.sql.rows import USES, add_history, interrupt_at_each_point, put
+from tests.support.databases import PostgresDatabase, encode_text
 
 
 def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
@@ -19,29 +19,21 @@ def test_an_id_takes_16_bytes_if_it_is_a_uuid_and_returns_as_it_was():
     assert [decode_id(encode_id(name)) for name in short] == short
 
 
-@pytest.mark.parametrize("statement", ["BEGIN", "DELETE"])
-def test_an_interrupt_from_the_keyboard_leaves_no_transaction(database, open_database, monkeypatch, statement):
-    history = add_history(database)
-    interrupt_once_after(monkeypatch, statement)
-    with pytest.raises(KeyboardInterrupt):
-        database.transact(lambda transaction: transaction.execute(f"DELETE FROM {database.names.histories}"))
-    monkeypatch.undo()
-    assert put(database, history, 0) == 1
-    assert positions(open_database(), history) == [0]
-    assert add_history(database, "another thread") != history
+def test_each_text_has_an_encoding_of_its_own_which_is_cut_if_it_is_long():
+    short = [*HOSTILE_IDS, "\x1a", "\x1a0000", "\0", "\ud800\udc00", "\U00010000"]
+    texts = [*short, "x" * MOST_BYTES + "y", "x" * MOST_BYTES + "z", "\u20ac" * 300, "\u20ac" * 301, "\0" * 200]
+    encoded = {encode_text(text) for text in texts}
 
+    assert len(encoded) == len(texts)
+    assert max(len(each.encode()) for each in encoded) <= MOST_BYTES
 
-def interrupt_once_after(monkeypatch, beginning):
-    """Raise what Ctrl-C raises, when a statement has been executed."""
-    for owner in (SqliteConnection, PostgresSession):
-
-        def run(self, sql, *args, execute=owner.run):
-            result = execute(self, sql, *args)
-            if sql.startswith(beginning):
-                raise KeyboardInterrupt
-            return result
-
-        monkeypatch.setattr(owner, "run", run)
+    for text in texts:
+        if is_cut(encode_text(text)):
+            assert len(text) >= 200
+            with pytest.raises(ValueError, match="only the beginning"):
+                decode_text(encode_text(text))
+        else:
+            assert decode_text(encode_text(text)) == text
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -87,30 +79,15 @@ def test_another_version_of_the_schema_is_refused_and_left_alone(database, open_
     assert database.read(f"SELECT thread FROM {database.names.histories}") == [("t",)]
 
 
-def test_tables_of_which_one_is_missing_are_refused(database, open_database):
+@pytest.mark.parametrize("missing", ["records", "meta"])
+def test_tables_of_which_one_is_missing_or_that_have_no_version_are_refused_and_left_alone(
+    database, open_database, missing
+):
     add_history(database)
-    database.write(f"DROP TABLE {database.names.records}")
-    with pytest.raises(CheckpointFormatError, match="not complete"):
+    database.write(f"DROP TABLE {getattr(database.names, missing)}")
+    with pytest.raises(CheckpointFormatError, match="not those of graphkit or not complete"):
         open_database().read(f"SELECT * FROM {database.names.records}")
-
-
-def test_every_id_is_a_key_of_its_own(database):
-    ids = [*HOSTILE_IDS, "\x1a", "\x1a0000", "\0", "\ud800\udc00", "\U00010000", "\u20ac" * 300]
-    for text in ids:
-        add_history(database, encode_text(text))
-    keys = {key for (key,) in database.read(f"SELECT thread FROM {database.names.histories}")}
-    assert len(keys) == len(ids)
-    assert max(len(key.encode()) for key in keys) <= MOST_BYTES
-    assert {decode_text(key) for key in keys if not is_cut(key)} == {text for text in ids if len(text) < 300}
-
-
-@pytest.mark.parametrize("text", ["x" * MOST_BYTES + "y", "\u20ac" * 300, "\0" * 200])
-def test_a_long_id_keeps_its_beginning_and_cannot_be_decoded(text):
-    encoded = encode_text(text)
-    assert is_cut(encoded)
-    assert encoded != encode_text(text + "z")
-    with pytest.raises(ValueError, match="only the beginning"):
-        decode_text(encoded)
+    assert database.read(f"SELECT thread FROM {database.names.histories}") == [("t",)]
 
 
 def test_asking_for_the_tables_creates_none(open_database):

@@ -218,7 +218,7 @@ def test_a_standby_keeps_bytes_until_it_has_followed(own_server):
 def test_an_erasure_while_another_process_writes(open_saver, launcher):
     saver = open_saver(compression=None)
     fill(saver)
-    with start_client(launcher, partial(open_saver.opener, lock_timeout=60.0), "busy", 200) as client:
+    with start_client(launcher, partial(open_saver.opener, lock_timeout=60.0), "busy", 100) as client:
         assert client.stdout.readline(), "it has begun"
         assert erase(saver, MARKER, full=True).ok
         assert client.wait(60) == 0

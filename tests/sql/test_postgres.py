@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from graphkit import RunnableConfig
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
 from tests.sql.rows import add_history, positions, put
@@ -136,16 +136,6 @@ def test_a_role_that_may_not_create_and_finds_nothing_gets_a_clear_error(server,
     limited = PostgresDatabase(server.connection_string.replace("user=test", "user=guest2"), schema=schema)
     with pytest.raises(CheckpointStorageError, match="use graphkit once as a role that may create them"):
         limited.read("SELECT 1")
-
-
-def test_tables_of_another_program_are_not_touched(server, schema):
-    server.execute(f'CREATE SCHEMA "{schema}"')
-    server.execute(f'CREATE TABLE "{schema}".records (theirs INT)')
-    with pytest.raises(CheckpointFormatError, match="another place"):
-        PostgresDatabase(server.connection_string, schema=schema).read("SELECT 1")
-    assert server.execute(f"SELECT relname FROM pg_class WHERE relnamespace = '\"{schema}\"'::regnamespace") == [
-        ("records",)
-    ]
 
 
 def test_a_database_with_another_encoding_is_refused(server):

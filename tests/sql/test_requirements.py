@@ -1,8 +1,6 @@
-"""Rows of docs/requirements.md that are about databases: configuration and moving."""
+"""Rows of docs/requirements.md that are about the configuration of databases."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -10,14 +8,7 @@ from graphkit import RunnableConfig
 from graphkit.compat.go_agents import GraphConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_saver
-from graphkit.transfer import copy_threads
-from savers import FileSystemSaver, SqliteSaver
-from tests.disk.golden import make as golden
 from tests.support.graphs import make_chain
-from tests.support.threads import assert_same
-
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "disk" / "golden"
 
 
 @pytest.fixture
@@ -50,19 +41,3 @@ def test_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options)
 
     with pytest.raises(CheckpointerConfigurationError, match=next(iter(checkpoint["options"]))):
         get_saver(kind)
-
-
-@pytest.mark.requirement("P54")
-@pytest.mark.parametrize("version", ["v2", "v2.1"])
-def test_directories_of_older_formats_move_to_a_database(tmp_path, version):
-    old = shutil.copytree(GOLDEN / version, tmp_path / "old")
-    new = tmp_path / "new.db"
-    with FileSystemSaver(old) as source, SqliteSaver(new) as target:
-        for name, cls in golden.TYPES.items():
-            source._codec.register_as(name, cls)
-            target._codec.register_as(name, cls)
-        copy_threads(source, target)
-        for thread in source.threads():
-            assert_same(source, target, thread, thread)
-        for saver in (source, target):
-            assert saver.versions_by_thread_id("released") == [1, 2]

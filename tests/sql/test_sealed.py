@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointKeyError, RunnableConfig
 from savers import Compression, FileSystemSaver, SqliteSaver
-from tests.sql.savers import run_sql
+from tests.sql.savers import every_store, run_sql
 from tests.support.contents import read_all, read_history
 from tests.support.disks import quiet
 from tests.support.logs import pack_frame, parse_frame
@@ -17,9 +17,6 @@ from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, 
 OTHER = RunnableConfig("u")
 IN_COLUMNS = {"interrupts", "namespaces"}
 """What is read from columns that are not sealed."""
-
-
-every_store = pytest.mark.parametrize("open_saver", ["files", "sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture

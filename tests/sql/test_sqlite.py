@@ -7,8 +7,6 @@ import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 
@@ -27,7 +25,6 @@ from tests.sql.savers import put as put_state
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import SqliteConnection, SqliteDatabase
 from tests.support.disks import as_an_ordinary_user
-from tests.support.interruptions import interrupting_entry
 
 
 @pytest.fixture
@@ -118,44 +115,6 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content)
     with pytest.raises((CheckpointFormatError, CheckpointCorruptionError), match=r"notes\.txt"):
         SqliteDatabase(file).read("SELECT 1")
     assert file.read_bytes() == content
-
-
-def test_tables_of_another_program_are_not_touched(tmp_path):
-    file = tmp_path / "x.db"
-    theirs = sqlite3.connect(file)
-    theirs.execute("CREATE TABLE graphkit_records (theirs)")
-    with pytest.raises(CheckpointFormatError, match="another place"):
-        SqliteDatabase(file).read("SELECT 1")
-    assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("graphkit_records",)]
-    theirs.close()
-
-
-def test_a_signal_when_the_lock_of_a_connection_is_taken_does_not_keep_it(database, history):
-    """Python runs the handler of a signal after a call."""
-    mutex = database._connections.lock._mutex
-
-    def acquire_and_interrupt(**options):
-        mutex.acquire(**options)
-        raise KeyboardInterrupt
-
-    interrupted = SimpleNamespace(
-        acquire=acquire_and_interrupt, release=mutex.release, _is_owned=mutex._is_owned, __exit__=mutex.__exit__
-    )
-    with patch.object(database._connections.lock, "_mutex", interrupted), pytest.raises(KeyboardInterrupt):
-        put(database, history, 0)
-    put(database, history, 1)
-    assert positions(database, history) == [1]
-
-
-def test_a_signal_when_the_lock_of_a_connection_is_left_does_not_keep_it(database, history):
-
-    def is_exit(frame):
-        return frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == sqlite_database.__file__
-
-    with interrupting_entry(is_exit):
-        put(database, history, 0)
-    put(database, history, 1)
-    assert positions(database, history) == [0, 1]
 
 
 def test_a_full_disk_leaves_what_was_there(database, history):

@@ -3,12 +3,11 @@
 import itertools
 import signal
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from graphkit import END, RunnableConfig, sleep
-from graphkit.operations import submit
+from graphkit.operations import answer, submit
 from graphkit.worker import Worker
 from tests.sql import flow
 from tests.support.graphs import LOG, make_chain
@@ -41,10 +40,9 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
     for thread in threads[half:]:
         submit(saver, {}, thread)
     wait_for_each(saver, "interrupted", threads)
-    answering = [start_flow("answer", threads[first::2]) for first in range(2)]
+    for thread in threads:
+        answer(saver, thread, "yes")
     wait_for_each(saver, "finished", threads)
-    for process in answering:
-        assert process.wait(PATIENCE) == 0
 
     lines = (tmp_path / "work").read_text().splitlines()
     each_step = itertools.product(threads, ("draft", "publish"))
@@ -62,7 +60,7 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert first.stdout.readline() == "serving\n"
     begin(saver, tmp_path, ["t"])
     wait_for_each(saver, "interrupted", ["t"])
-    start_flow("answer", ["t"]).wait(PATIENCE)
+    answer(saver, "t", "yes")
     assert first.stdout.readline() == "waiting\n"
     first.send_signal(number)
     second = start_flow("serve", str(tmp_path), None, lease=lease)
@@ -98,12 +96,3 @@ def test_one_of_two_workers_takes_a_thread_that_is_due(open_postgres_saver, swee
             app.invoke({}, thread_id)
         wait_for_each(saver, "finished", threads)
     assert Counter(work) == dict.fromkeys(threads, 1)
-
-
-def test_two_submits_with_a_key_at_once_are_one(open_postgres_saver):
-    savers = [open_postgres_saver() for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        for number in range(20):
-            first, second = pool.map(lambda saver, key=f"key {number}": submit(saver, {}, key=key), savers)
-            assert first == second
-            assert [info.status for info in savers[0].history(first)] == ["queued"]

@@ -1,4 +1,7 @@
-"""A process that puts checkpoints on a thread, or holds its run lock, and tells what it has done."""
+"""A process that puts checkpoints on a thread, or holds its run lock, and tells what it has done.
+
+A holder puts a checkpoint for each line of its standard input, and ends with it.
+"""
 
 import pickle
 import sys
@@ -38,7 +41,9 @@ def main():
         else:
             with saver.run_lock(thread):
                 tell("held")
-                sys.stdin.read()
+                for line in sys.stdin:
+                    saver.put(thread, made({"line": line}))
+                    tell("put")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ def test_one_of_two_workers_begins_a_run(saver, start, path, sweep):
         assert sources == ["loop", "input", "submit"]
 
 
+@pytest.mark.parametrize("kind", ["file", "sqlite", "postgres"])
 def test_one_of_two_submits_with_a_key_stores_the_run(saver, start, sweep):
     submitters = [start("submit") for _ in range(2)]
     for number in range(sweep.count(200, 20)):

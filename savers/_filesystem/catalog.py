@@ -157,8 +157,8 @@ def find_begun_end(store: Store, thread_id: str) -> int | None:
     root = store.shared_log(thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
     with root.mutex, suppress(OSError, CheckpointerError):
-        is_live = root.refresh()
-        if is_live or root.history.closed_by is None:
+        root.refresh()
+        if root.history.closed_by is None:
             return None
         if root.history.closed_by.type == TOMBSTONE:
             return DELETED

@@ -120,6 +120,19 @@ def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_p
     saver.close()
 
 
+def test_a_release_whose_sync_fails_is_rewritten_before_it_is_finished(tmp_path):
+    """No later sync of that file could be trusted."""
+    io, saver = begun(tmp_path)
+    path = locate_log(tmp_path)
+    number = path.stat().st_ino
+    with failing(io, "fsync", times=1), pytest.raises(CheckpointStorageError):
+        saver.release(CONFIG)
+    assert saver.release(CONFIG).version == 1
+    assert path.with_name("v000001.log").stat().st_ino != number
+    assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c1", "c0"]
+    saver.close()
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_with_seconds_a_flush_that_fails_raises_and_loses_nothing(tmp_path, count):
     """What was acknowledged before stays in the history, and the next flush brings it to the disk."""

@@ -15,7 +15,7 @@ from tests.disk.crashes import config_of, made, open_durable, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import apply_update, list_ids, list_numbers, make_following
 from tests.support.contents import read_all
-from tests.support.disks import Fault, HookedIO, failing, quiet
+from tests.support.disks import CHANGES, Fault, HookedIO, failing, quiet
 from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
@@ -117,6 +117,26 @@ def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_p
     saver.put(CONFIG, make({"n": 2}, id="c2"))
     assert path.stat().st_ino != number
     expect_everywhere(tmp_path, saver, ["c0", "c1", "c2"])
+    saver.close()
+
+
+def test_what_another_writer_has_put_on_records_that_could_not_be_taken_back_stays(tmp_path):
+    io, saver = begun(tmp_path)
+    failed = []
+
+    def fail_from_the_sync_on(kind, path):
+        if kind == "fdatasync" or (failed and kind in CHANGES):
+            failed.append(kind)
+            raise OSError(errno.EIO, "injected", path)
+
+    io.hook = fail_from_the_sync_on
+    with pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, make({"n": 2}, id="c2"))
+    io.hook = None
+    with FileSystemSaver(tmp_path) as other:
+        other.put(CONFIG, make({"n": 3}, id="c3"))
+    saver.put(CONFIG, make({"n": 4}, id="c4"))
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3", "c4"])
     saver.close()
 
 

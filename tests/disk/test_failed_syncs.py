@@ -106,26 +106,31 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
 
 def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_path):
     io, saver = begun(tmp_path)
+    with failing(io, "fdatasync", times=1), pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, make({"n": 2}, id="c2"))
+    saver.put(CONFIG, make({"n": 2}, id="c2"))
     path = locate_log(tmp_path)
     path.write_bytes(path.read_bytes().rstrip(b"\0") + b"torn")
     number = path.stat().st_ino
     io.hook = Fault(("fsync",), where="/log")
     with pytest.raises(CheckpointStorageError):
-        saver.put(CONFIG, make({"n": 2}, id="c2"))
+        saver.put(CONFIG, make({"n": 3}, id="c3"))
     assert path.stat().st_ino == number
     io.hook = None
-    saver.put(CONFIG, make({"n": 2}, id="c2"))
+    saver.put(CONFIG, make({"n": 3}, id="c3"))
     assert path.stat().st_ino != number
-    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2"])
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3"])
     saver.close()
 
 
-def test_what_another_writer_has_put_on_records_that_could_not_be_taken_back_stays(tmp_path):
+@pytest.mark.parametrize(("refused", "kept"), [(CHANGES, ["c2"]), ((*SYNCS, "rename"), [])], ids=["all", "rename"])
+def test_what_another_writer_puts_after_records_that_could_not_be_rewritten_stays(tmp_path, refused, kept):
+    """On the records whose put has failed, or in their place, if they could be cut off: with the same length."""
     io, saver = begun(tmp_path)
     failed = []
 
     def fail_from_the_sync_on(kind, path):
-        if kind == "fdatasync" or (failed and kind in CHANGES):
+        if kind == "fdatasync" or (failed and kind in refused):
             failed.append(kind)
             raise OSError(errno.EIO, "injected", path)
 
@@ -136,7 +141,7 @@ def test_what_another_writer_has_put_on_records_that_could_not_be_taken_back_sta
     with FileSystemSaver(tmp_path) as other:
         other.put(CONFIG, make({"n": 3}, id="c3"))
     saver.put(CONFIG, make({"n": 4}, id="c4"))
-    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3", "c4"])
+    expect_everywhere(tmp_path, saver, ["c0", "c1", *kept, "c3", "c4"])
     saver.close()
 
 

@@ -154,13 +154,18 @@ class PeriodicFlush:
             if self._thread is not None:
                 return
             self._stop_event = threading.Event()
-            self._thread = threading.Thread(
-                target=self._flush_periodically,
-                args=(self._stop_event,),
-                name="graphkit-flush",
-                daemon=True,
-            )
-            self._thread.start()
+            try:
+                self._thread = threading.Thread(
+                    target=self._flush_periodically,
+                    args=(self._stop_event,),
+                    name="graphkit-flush",
+                    daemon=True,
+                )
+                self._thread.start()
+            except BaseException:
+                # The next call starts another one.
+                self._thread = None
+                raise
 
     def stop(self) -> None:
         """Stop the thread, after the flush that it may be in."""

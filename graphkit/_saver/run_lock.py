@@ -158,18 +158,18 @@ def hold_process_lock(key: object, thread_id: str, timeout: float) -> Iterator[s
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
     holder = threading.get_ident(), f'process {os.getpid()} on host "{platform.node()}" since {now}'
     try:
+        with _HELD.mutex:
+            if not _HELD.changed.wait_for(lambda: key not in _HELD.holders, timeout=timeout):
+                raise ThreadBusyError(thread_id, _HELD.holders[key][1], round(monotonic() - started, 1))
+            _HELD.holders[key] = holder
+        yield holder[1]
+    finally:
         try:
-            with _HELD.mutex:
-                if not _HELD.changed.wait_for(lambda: key not in _HELD.holders, timeout=timeout):
-                    raise ThreadBusyError(thread_id, _HELD.holders[key][1], round(monotonic() - started, 1))
-                _HELD.holders[key] = holder
-            yield holder[1]
-        finally:
             _release(key, holder)
-    except BaseException:
-        # Ctrl-C may have come within the first attempt.
-        _release(key, holder)
-        raise
+        except BaseException:
+            # Ctrl-C may have come within the first attempt.
+            _release(key, holder)
+            raise
 
 
 def _release(key: object, holder: object) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import abc
 import threading
-from _thread import start_new_thread
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -269,9 +269,10 @@ class Watch(abc.ABC):
         """The polling interval in seconds, for stores without change events."""
         self._read_lock = threading.RLock()
         """Held while changes are read."""
-        self._condition = threading.Condition()
-        """Notified when there may be a change. Never held for long, nor while waiting for
-        `_read_lock`, because a signal handler may want it."""
+        self._alarm = threading.Lock()
+        """Locked while there is nothing to look at: a reader that waits acquires it, `_notify` releases it. An event
+        or a condition is in Python, so that Ctrl-C may leave its lock held for ever."""
+        self._alarm.acquire()
         self._next_read = monotonic()
         """When changes are read even without a signal, by the monotonic clock."""
         self._is_closed = False
@@ -310,7 +311,7 @@ class Watch(abc.ABC):
         self._filters += (accepts,)
 
     def _has_signal(self) -> bool:
-        """Return whether the store has reported that there may be a change. The caller holds `_condition`."""
+        """Return whether the store has reported that there may be a change. It calls `_notify` afterwards."""
         return False
 
     @abc.abstractmethod
@@ -360,16 +361,15 @@ class Watch(abc.ABC):
                     return None
                 if self._end is not None and self._end.awaits_run_lock:
                     self._next_read = min(self._next_read, monotonic() + self._interval)
-                with self._condition:
-                    if self._is_woken or not self._wait(deadline):
-                        self._is_woken = False
-                        return None
+                if self._is_woken or not self._wait(deadline):
+                    self._is_woken = False
+                    return None
                 self._unread = self._read_changes()
                 has_read = True
         return None
 
     def _wait(self, deadline: float | None) -> bool:
-        """Wait with `_condition`, which the caller holds, until there may be a change.
+        """Wait until there may be a change.
 
         Returns:
             False once the deadline (of the monotonic clock) has passed.
@@ -387,27 +387,25 @@ class Watch(abc.ABC):
         return True
 
     def _sleep_until(self, time: float) -> None:
-        """Sleep until a notification or a time of the monotonic clock, or shorter. The caller holds `_condition`."""
+        """Sleep until a notification or a time of the monotonic clock, or shorter."""
         # Python runs the handler of a signal when the main thread wakes up. A signal that arrives between the last
         # look for signals and the sleep does not end the sleep: SIGTERM would be noticed at the next event.
-        self._condition.wait(min(max(0.0, time - monotonic()), _LONGEST_SLEEP))
+        self._alarm.acquire(timeout=min(max(0.0, time - monotonic()), _LONGEST_SLEEP))
 
     def wake(self) -> None:
         """Make the `get` that waits, or the next one, return None. May be called from a signal handler."""
         self._is_woken = True
-        # From another thread: a signal handler interrupts its own thread, perhaps just before it
-        # starts to sleep, and a notification would get lost.
-        start_new_thread(self._notify, ())
+        self._notify()
 
     def _notify(self) -> None:
-        with self._condition:
-            self._condition.notify_all()
+        """End the sleep of the reader, or its next one, so that it looks again."""
+        with suppress(RuntimeError):  # it is not locked
+            self._alarm.release()
 
     def close(self) -> None:
         """Close the watch. A `get` that waits returns None."""
-        with self._condition:
-            self._is_closed = True
-            self._condition.notify_all()
+        self._is_closed = True
+        self._notify()
         with self._read_lock:
             self._unread.close()
             self._close_resources()

@@ -16,7 +16,7 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._filesystem import layout
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._log import payloads
-from savers._log.frame import HEADER_SIZE, META, OVERHEAD, TOMBSTONE
+from savers._log.frame import HEADER_SIZE, META, OVERHEAD
 from savers._log.records import Records
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _SHORT_READ: Final = 1 << 10
 _LONG_READ: Final = 1 << 20
 """All META records end within this many bytes of a log."""
 DELETED: Final = 0
-"""What stands for a version where a thread is being deleted; versions begin with 1."""
+"""What a TOMBSTONE record names in place of a version; versions begin with 1."""
 
 
 # Ids
@@ -157,11 +157,9 @@ def find_begun_end(store: Store, thread_id: str) -> int | None:
     root = store.shared_log(thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
     with root.mutex, suppress(OSError, CheckpointerError):
-        is_live = root.refresh()
-        if is_live or root.history.closed_by is None:
+        root.refresh()
+        if root.history.closed_by is None:
             return None
-        if root.history.closed_by.type == TOMBSTONE:
-            return DELETED
         return root.history.scan.read_closing_version()
     return None
 

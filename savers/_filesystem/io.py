@@ -642,8 +642,6 @@ class FileRange(NamedTuple):
             return True
         if not stat.S_ISREG(status.st_mode):
             return False  # The store does not make links, directories or FIFOs of that name.
-        if not status.st_size:
-            return True
         if status.st_size > self.end - self.start:
             return False
         with opened(self.io, path) as other_fd:

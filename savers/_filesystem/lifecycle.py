@@ -83,9 +83,6 @@ def make_ready(store: Store, log: FileLog) -> None:
     is_live = log.refresh_to_write()
     if log.was_removed:
         raise CheckpointConflictError(log.thread_id, WAS_REMOVED)
-    file = medium.file
-    if file is not None and file.read_only_error is not None:
-        raise file.read_only_error
     if medium.durability.is_suspect and (is_live or not medium.is_open):
         rewrite.renew(log)
         is_live = log.refresh_to_write()
@@ -104,7 +101,8 @@ def finish_begun(store: Store, log: FileLog) -> int | None:
     Returns:
         The version, if it was a release.
     """
-    if log.refresh_to_write() or log.history.closed_by is None:
+    log.refresh_to_write()
+    if log.history.closed_by is None:
         return None
     thread = store.locate(log.thread_id)
     version = None
@@ -194,7 +192,7 @@ def _end_log(store: Store, directory: ThreadDirectory, version: int) -> bool:
     """
     with closing(store.new_log(directory.thread_id, directory.namespace)) as log:
         is_live = log.refresh_to_write()
-        if not is_live and log.history.closed_by is not None:
+        if log.history.closed_by is not None:
             # A release that was interrupted, perhaps by a failed sync: no later sync of that file
             # can be trusted.
             rewrite.renew(log)

@@ -17,12 +17,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import chain
 from logging import getLogger
 from math import inf
-from threading import Condition
+from threading import Lock, RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -254,31 +254,34 @@ class Signals:
     """Collects the names of the threads that may have changed, for one watch.
 
     Attributes:
-        condition: guards what is collected, and is notified of it.
+        alarm: the `_alarm` of the watch.
         hears_all: whether each change is signalled. Otherwise all threads are read at an interval.
     """
 
     def __init__(self) -> None:
-        self.condition = Condition()
+        self.alarm = Lock()
+        self.alarm.acquire()
         self.hears_all = False
+        self._mutex = RLock()
         self._threads: set[str] | None = set()
 
     def notify(self, thread: str | None = None) -> None:
         """Record a change of a thread; None: of any."""
-        with self.condition:
+        with self._mutex:
             if thread is None or self._threads is None or len(self._threads) >= _MOST_THREADS:
                 self._threads = None
             else:
                 self._threads.add(thread)
-            self.condition.notify_all()
+        with suppress(RuntimeError):  # the watch does not wait
+            self.alarm.release()
 
     def has_changes(self) -> bool:
-        """Return whether a change was recorded since the last `take_threads`. The caller holds `condition`."""
+        """Return whether a change was recorded since the last `take_threads`."""
         return self._threads is None or bool(self._threads)
 
     def take_threads(self) -> set[str] | None:
         """Return the threads that may have changed since the last call; None: any may have."""
-        with self.condition:
+        with self._mutex:
             threads, self._threads = self._threads, set()
             return threads
 
@@ -380,7 +383,7 @@ class LogWatch(Watch):
         try:
             # The source listens already: a change is either in this listing, or signalled after it.
             super().__init__(interval)
-            self._condition = source.signals.condition
+            self._alarm = source.signals.alarm
             for thread in self._list_threads():
                 for found in self._list_logs(thread):
                     self._set_start(found, config, latest=latest)

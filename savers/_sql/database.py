@@ -341,12 +341,20 @@ class ChangeSource(ABC):
         """
         listener = ChangeListener(self._remove, thread)
         listener.hears_all = self.hears_all
-        with self._mutex:
-            if self._stop is None:
-                watch = self._start_watching()
-                stop = self._stop = WakeUp()
-                threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True).start()
-            self._listeners.append(listener)
+        try:
+            with self._mutex:
+                self._listeners.append(listener)
+                if self._stop is None:
+                    watch = self._start_watching()
+                    stop = self._stop = WakeUp()
+                    watcher = threading.Thread(
+                        target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True
+                    )
+                    watcher.start()
+        except BaseException:
+            # Without listeners there is no thread, so that the next one starts another.
+            self._remove(listener)
+            raise
         return listener
 
     def notify(self, thread: str | None = None) -> None:

@@ -203,15 +203,15 @@ class PostgresDatabase(Database):
     def _use_session(self, use: Callable[[PostgresSession], _Result]) -> _Result:
         """Call a function with a connection, which is given back whatever interrupts it."""
         connections = self._connections or self._open_connections()
-        session = connections.take()
+        loan = connections.take()
         try:
-            return use(session)
+            return use(loan.session)
         finally:
             try:
-                connections.give_back(session)
+                connections.give_back(loan)
             except BaseException:
-                # Ctrl-C may have come on the way into the function.
-                connections.give_back(session)
+                # Ctrl-C may have come within the first attempt.
+                connections.give_back(loan)
                 raise
 
     def erase_deleted(self, *, full: bool) -> Sequence[str]:
@@ -284,12 +284,19 @@ _INHERITED: Final[list[Any]] = []
 # The connections that statements are executed on
 
 
+class Loan:
+    """A connection that one borrower has, until it gives it back: the next one gets another loan of it."""
+
+    session: PostgresSession
+    is_over = False
+
+
 class Connections(ABC):
     """Lends connections that work, or did a microsecond ago."""
 
     @abstractmethod
-    def take(self) -> PostgresSession:
-        """Return a connection in autocommit mode; the caller gives it back.
+    def take(self) -> Loan:
+        """Lend a connection in autocommit mode; the caller gives it back.
 
         Waits for a connection that is free, and for a server that restarts, for as long as for a lock.
 
@@ -298,7 +305,7 @@ class Connections(ABC):
         """
 
     @abstractmethod
-    def give_back(self, session: PostgresSession) -> None:
+    def give_back(self, loan: Loan) -> None:
         """Take back a connection that is in no transaction, or that was lost.
 
         If an interrupt ends the call, a second one does what is left to do.
@@ -320,28 +327,30 @@ class OwnConnections(Connections):
         self._mutex = threading.RLock()
         """Guards the next attributes. A semaphore is in Python, so that an interrupt may leave it locked for ever."""
         self._returned = threading.Condition(self._mutex)
-        self._borrowers: list[int] = []
-        """The threads of execution that have a connection, or are about to open one. A finalizer or a signal handler
-        may use a second one in the middle of a statement."""
+        self._loans: set[Loan] = set()
+        """Of those who have a connection, or are about to open one. A thread of execution may have several: a finalizer
+        or a signal handler uses another one in the middle of a statement."""
         self._idle: dict[PostgresSession, float] = {}
         """The connections that are not lent, with the time of their return; the last one is lent first."""
         self._is_closed = False
         self._has_connected = False
 
-    def take(self) -> PostgresSession:
+    def take(self) -> Loan:
         timeout = self._server.lock_timeout
         started = monotonic()
+        loan = Loan()
         try:
             with self._mutex:
-                if not self._returned.wait_for(lambda: len(self._borrowers) < _MOST, timeout):
+                if not self._returned.wait_for(lambda: len(self._loans) < _MOST, timeout):
                     reason = f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once"
                     raise CheckpointStorageError(self._server.path, "use", reason)  # noqa: TRY301 - as any error
-                self._borrowers.append(threading.get_ident())
+                self._loans.add(loan)
                 session = self._find_usable()
-            return session or self._connect_patiently(started + timeout - monotonic())
+            loan.session = session or self._connect_patiently(started + timeout - monotonic())
         except BaseException:
-            self._note_return()
+            self._end(loan)
             raise
+        return loan
 
     def _find_usable(self) -> PostgresSession | None:
         while self._idle:
@@ -365,14 +374,15 @@ class OwnConnections(Connections):
                 return session
             backoff.wait()
 
-    def give_back(self, session: PostgresSession) -> None:
+    def give_back(self, loan: Loan) -> None:
+        session = loan.session
         now = monotonic()
         with self._mutex:
-            if threading.get_ident() not in self._borrowers:
+            if loan not in self._loans:
                 return
             # If this object is closed, the connection was lent when the others were closed.
             is_kept = session.is_reusable and not self._is_closed
-            self._note_return()
+            self._end(loan)
             if is_kept:
                 self._idle[session] = now
             else:
@@ -382,10 +392,9 @@ class OwnConnections(Connections):
                     del self._idle[idle]
                     idle.close()
 
-    def _note_return(self) -> None:
+    def _end(self, loan: Loan) -> None:
         with self._mutex:
-            if threading.get_ident() in self._borrowers:
-                self._borrowers.remove(threading.get_ident())
+            self._loans.discard(loan)
             self._returned.notify()
 
     def close(self) -> None:
@@ -402,9 +411,11 @@ class GuestConnections(Connections):
         """Prepare; the pool is never closed."""
         self._pool = pool
         self._server = server
-        self._sessions: WeakKeyDictionary[Any, PostgresSession] = WeakKeyDictionary()
+        self._sessions: dict[psycopg.Connection[Any], PostgresSession] = {}
+        """The sessions of the connections of the pool, which know what was prepared."""
 
-    def take(self) -> PostgresSession:
+    def take(self) -> Loan:
+        loan = Loan()
         deadline = monotonic() + self._server.lock_timeout
         pool = self._pool
         while True:
@@ -412,20 +423,30 @@ class GuestConnections(Connections):
                 connection = pool.getconn(timeout=max(0.1, deadline - monotonic()))
             except PoolError as error:
                 raise self._explain(error) from error
-            session = self._sessions.get(connection)
-            if session is None:
-                session = self._sessions[connection] = PostgresSession(connection)
+            session: PostgresSession | None = None
             try:
+                session = loan.session = self._find_session(connection)
                 if session.is_usable():
                     session.begin_autocommit()
-                    return session
+                    return loan
             except BaseException:
-                self.give_back(session)
+                if session is not None:
+                    session.restore_mode()
+                pool.putconn(connection)
                 raise
             # The server has ended this connection, and so probably all of them.
             session.close()
             pool.putconn(connection)
             pool.check()
+
+    def _find_session(self, connection: psycopg.Connection[Any]) -> PostgresSession:
+        session = self._sessions.get(connection)
+        if session is None:
+            for each in list(self._sessions):
+                if each.closed:  # the pool has replaced it
+                    self._sessions.pop(each, None)
+            session = self._sessions[connection] = PostgresSession(connection)
+        return session
 
     def _explain(self, error: Exception) -> CheckpointStorageError:
         # A connection outside the pool tells why the pool has none.
@@ -436,9 +457,13 @@ class GuestConnections(Connections):
         reason = f"the pool lends no connection ({error}); open it, or raise its max_size"
         return CheckpointStorageError(self._server.path, "use", reason)
 
-    def give_back(self, session: PostgresSession) -> None:
-        session.restore_mode()
-        self._pool.putconn(session.connection)
+    def give_back(self, loan: Loan) -> None:
+        if loan.is_over:
+            return
+        loan.session.restore_mode()
+        # Before the call: an interrupt at its end must not return a connection that the pool may have lent again.
+        loan.is_over = True
+        self._pool.putconn(loan.session.connection)
 
 
 class GuestConnection(Connections):
@@ -454,7 +479,8 @@ class GuestConnection(Connections):
         """Held while the connection is lent, to this saver or to another one. It knows which thread of execution has
         the connection, whatever interrupted that one."""
 
-    def take(self) -> PostgresSession:
+    def take(self) -> Loan:
+        loan = Loan()
         timeout = self._server.lock_timeout
         if is_mine(self._free):
             # A finalizer, or the handler of a signal, would begin in the middle of a statement.
@@ -462,13 +488,13 @@ class GuestConnection(Connections):
         try:
             if not self._free.acquire(timeout=timeout):
                 raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")  # noqa: TRY301 - what follows frees the lock
-            session = self._find_usable()
-            session.begin_autocommit()
+            loan.session = self._find_usable()
+            loan.session.begin_autocommit()
         except BaseException:
             if is_mine(self._free):
                 self._free.release()
             raise
-        return session
+        return loan
 
     def _find_usable(self) -> PostgresSession:
         if self._session is None and not self._connection.closed:
@@ -485,7 +511,7 @@ class GuestConnection(Connections):
     def _error(self, reason: str) -> CheckpointStorageError:
         return CheckpointStorageError(self._server.path, "use", reason)
 
-    def give_back(self, session: PostgresSession) -> None:
+    def give_back(self, loan: Loan) -> None:
         if is_mine(self._free):
-            session.restore_mode()
+            loan.session.restore_mode()
             self._free.release()

@@ -117,19 +117,18 @@ class PostgresRunLocks(RunLocks):
         lock = _HeldLock()
         with hold_process_lock((holders, thread_id), thread_id, timeout) as holder:
             try:
-                try:
-                    self._acquire(lock, thread_id, holder, backoff)
-                    # The run that has lent one has ended.
-                    self._lent.pop(thread_id, None)
-                    yield
-                finally:
-                    if holders is self._holders:
-                        self._release(lock, thread_id)
-            except BaseException:
-                # Ctrl-C may have come within the first attempt.
+                self._acquire(lock, thread_id, holder, backoff)
+                # The run that has lent one has ended.
+                self._lent.pop(thread_id, None)
+                yield
+            finally:
                 if holders is self._holders:
-                    self._release(lock, thread_id)
-                raise
+                    try:
+                        self._release(lock, thread_id)
+                    except BaseException:
+                        # Ctrl-C may have come within the first attempt.
+                        self._release(lock, thread_id)
+                        raise
 
     def token_of(self, thread_id: str) -> int | None:
         lock = self._locks.get(thread_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
@@ -94,7 +93,7 @@ class _Guard:
         self.metadata_of: Callable[[Any], Mapping[str, Any]] | None = getattr(policy, "metadata_of", None)
         self._first_put = threading.RLock()
         """Held to put the first checkpoint of a thread, if the policy marks checkpoints."""
-        self._running: Counter[str] = Counter()
+        self._running: set[str] = set()
         """The threads whose run lock is held through this object."""
 
     # Asking
@@ -225,7 +224,7 @@ class _Guard:
             return
         with ExitStack() as stack:
             # In this order: what holds the lock of this object never waits for a run.
-            if not self._running[config.thread]:
+            if config.thread not in self._running:
                 stack.enter_context(self._saver.run_lock(config))
             stack.enter_context(self._first_put)
             self.require("put", config)
@@ -235,15 +234,11 @@ class _Guard:
     def note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
         """Hold a run lock in the block, so that a put there does not take it."""
         with lock:
-            with self._first_put:
-                self._running[thread_id] += 1
             try:
+                self._running.add(thread_id)
                 yield
             finally:
-                with self._first_put:
-                    self._running[thread_id] -= 1
-                    if not self._running[thread_id]:
-                        del self._running[thread_id]
+                self._running.discard(thread_id)
 
 
 def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:

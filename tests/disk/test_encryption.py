@@ -306,6 +306,30 @@ def test_rotation_names_the_files_that_keep_old_bytes(tmp_path):
         assert (rotatable / path).read_bytes() == b"torn"
 
 
+def test_rotation_finishes_a_release_removes_what_dead_writers_left_and_rewrites_no_damaged_version(tmp_path):
+    io = HookedIO()
+    with open_saver(tmp_path, OLD, io=io) as saver:
+        write(saver, CONFIG, 3)
+        with failing(io, "rename", times=1), pytest.raises(CheckpointStorageError):
+            saver.release(CONFIG)
+    live = locate_log(tmp_path)
+    inner = locate_log(tmp_path, namespace=INNER.checkpoint_ns)
+    version = live.with_name("v000001.log")
+    with open_saver(tmp_path, BOTH) as saver:
+        assert saver.rotate().rewritten == (str(version.relative_to(tmp_path)),)
+        assert saver.versions_by_thread_id(CONFIG) == [1]
+        assert saver.list(CONFIG) == []
+        write(saver, INNER, 1)
+        leftovers = [directory / "tmp-00000001" for directory in (live.parent, inner.parent)]
+        for leftover in leftovers:
+            leftover.write_bytes(b"sealed by an old key")
+        assert saver.rotate().rewritten == ()
+        assert not any(leftover.exists() for leftover in leftovers)
+        version.write_bytes(version.read_bytes()[: read_records(version)[-1].offset])
+        with pytest.raises(CheckpointCorruptionError, match="the end of the released history is missing"):
+            saver.rotate()
+
+
 # Crashes and damage
 
 

@@ -15,7 +15,7 @@ from tests.disk.crashes import config_of, made, open_durable, open_saver, view
 from tests.disk.simfs import SimFS
 from tests.support.checkpoints import apply_update, list_ids, list_numbers, make_following
 from tests.support.contents import read_all
-from tests.support.disks import Fault, HookedIO, failing, quiet
+from tests.support.disks import CHANGES, Fault, HookedIO, failing, quiet
 from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
@@ -106,17 +106,55 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
 
 def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_path):
     io, saver = begun(tmp_path)
+    with failing(io, "fdatasync", times=1), pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, make({"n": 2}, id="c2"))
+    saver.put(CONFIG, make({"n": 2}, id="c2"))
     path = locate_log(tmp_path)
     path.write_bytes(path.read_bytes().rstrip(b"\0") + b"torn")
     number = path.stat().st_ino
     io.hook = Fault(("fsync",), where="/log")
     with pytest.raises(CheckpointStorageError):
-        saver.put(CONFIG, make({"n": 2}, id="c2"))
+        saver.put(CONFIG, make({"n": 3}, id="c3"))
     assert path.stat().st_ino == number
     io.hook = None
-    saver.put(CONFIG, make({"n": 2}, id="c2"))
+    saver.put(CONFIG, make({"n": 3}, id="c3"))
     assert path.stat().st_ino != number
-    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2"])
+    expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3"])
+    saver.close()
+
+
+@pytest.mark.parametrize(("refused", "kept"), [(CHANGES, ["c2"]), ((*SYNCS, "rename"), [])], ids=["all", "rename"])
+def test_what_another_writer_puts_after_records_that_could_not_be_rewritten_stays(tmp_path, refused, kept):
+    """On the records whose put has failed, or in their place, if they could be cut off: with the same length."""
+    io, saver = begun(tmp_path)
+    failed = []
+
+    def fail_from_the_sync_on(kind, path):
+        if kind == "fdatasync" or (failed and kind in refused):
+            failed.append(kind)
+            raise OSError(errno.EIO, "injected", path)
+
+    io.hook = fail_from_the_sync_on
+    with pytest.raises(CheckpointStorageError):
+        saver.put(CONFIG, make({"n": 2}, id="c2"))
+    io.hook = None
+    with FileSystemSaver(tmp_path) as other:
+        other.put(CONFIG, make({"n": 3}, id="c3"))
+    saver.put(CONFIG, make({"n": 4}, id="c4"))
+    expect_everywhere(tmp_path, saver, ["c0", "c1", *kept, "c3", "c4"])
+    saver.close()
+
+
+def test_a_release_whose_sync_fails_is_rewritten_before_it_is_finished(tmp_path):
+    """No later sync of that file could be trusted."""
+    io, saver = begun(tmp_path)
+    path = locate_log(tmp_path)
+    number = path.stat().st_ino
+    with failing(io, "fsync", times=1), pytest.raises(CheckpointStorageError):
+        saver.release(CONFIG)
+    assert saver.release(CONFIG).version == 1
+    assert path.with_name("v000001.log").stat().st_ino != number
+    assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c1", "c0"]
     saver.close()
 
 

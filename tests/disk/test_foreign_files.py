@@ -408,6 +408,14 @@ def test_all_of_a_read_only_file_system_can_be_read(mounted):
     remount("ro")
     expect_readable(place / "store", expected)
     expect_not_writable(place / "store", {30})
+    with FileSystemSaver(place / "store") as saver:
+        latest = saver.get(X).id
+        with pytest.raises(CheckpointStorageError, match="Read-only file system"):
+            saver.put(X, one(8, "new"))
+        remount("rw")
+        assert saver.get(X).id == latest
+        saver.put(X, one(8, "new"))
+        assert saver.get(X).state["n"] == 8
 
 
 @pytest.mark.parametrize("locks", [True, False], ids=["all", "logs only"])

@@ -188,6 +188,27 @@ def test_a_run_lock_that_a_signal_interrupts_at_any_point_is_free(tmp_path, kind
         hold()
 
 
+@pytest.mark.parametrize("kind", ["file", "sqlite", "memory"])
+def test_a_watch_that_a_signal_interrupts_at_any_point_goes_on(tmp_path, kind):
+    saver = open_saver(kind, tmp_path)
+    watch = saver.watch("t", interval=0.01)
+
+    def find(checkpoint_id):
+        while watch.get(10).checkpoint.id != checkpoint_id:
+            pass  # what was interrupted is reported once more
+
+    number = 1
+    while interrupt_signal_point(partial(watch.get, 0), number) is not None:
+        saver.put(ROOT, make_following(number, freeze({})))
+        other = threading.Thread(target=find, args=(f"c{number}",), daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), f"interrupted at {number}"
+        number += 1
+    assert number > 10
+    watch.close()
+
+
 def test_after_a_signal_at_any_point_a_put_outside_a_run_reads_what_is_new(tmp_path):
     """While a run holds its lock through the saver, what another process puts is a conflict."""
     saver, other = (ObjectStoreSaver(f"file://{tmp_path}") for _ in range(2))

@@ -1,7 +1,9 @@
 """What holds on PostgreSQL: connections, settings, guests, rights, a server that is killed."""
 
+import gc
 import multiprocessing
 import os
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -243,14 +245,35 @@ def test_a_guest_waits_for_other_writers_no_longer_than_it_may(make_pool, schema
     assert put(guest, history, 0) == 1
 
 
-def test_a_guest_survives_the_end_of_all_connections(server, make_pool, schema):
+def test_a_guest_survives_the_end_of_all_connections_and_forgets_them(server, make_pool, schema, caplog):
+    caplog.set_level("ERROR", "psycopg.pool")  # a record would keep a connection
     pool = make_pool(min_size=2)
     database = PostgresDatabase(pool=pool, schema=schema)
     history = add_history(database)
+    ended = database.transact(lambda transaction: weakref.ref(transaction._session.connection))
     for position in range(3):
         server.end_connections()
         assert put(database, history, position) == 1
     assert positions(database, history) == [0, 1, 2]
+    gc.collect()
+    assert ended() is None
+
+
+def test_an_interrupt_at_the_end_of_a_return_gives_no_connection_to_a_pool_twice(make_pool, schema, monkeypatch):
+    pool = make_pool(max_size=1)
+    database = PostgresDatabase(pool=pool, schema=schema)
+    database.read("SELECT 1")
+    put_back = pool.putconn
+
+    def put_back_and_interrupt(connection):
+        monkeypatch.undo()
+        put_back(connection)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "putconn", put_back_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        database.read("SELECT 1")
+    assert database.read("SELECT 2") == [(2,)]
 
 
 def test_a_pool_without_a_free_connection_is_reported(make_pool, schema):
@@ -321,6 +344,24 @@ def test_a_finalizer_within_a_statement_has_a_connection_of_its_own_and_both_are
         assert database.read("SELECT 1") == [(1,)]
         sessions.add(frozenset(database._connections._idle))
     assert [len(idle) for idle in sessions] == [2]
+
+
+def test_a_finalizer_that_gets_no_connection_leaves_its_statement_its_own(open_postgres, monkeypatch):
+    monkeypatch.setattr("savers._sql.postgres_database._MOST", 1)
+    database = open_postgres(lock_timeout=0.1)
+    read_process = "SELECT pg_backend_pid()"
+    process = database.read(read_process)
+    run = PostgresSession.run
+
+    def run_after_another(session, *statement):
+        monkeypatch.setattr(PostgresSession, "run", run)
+        with pytest.raises(CheckpointStorageError, match="all 1 connections were in use"):
+            database.read("SELECT 2")
+        return run(session, *statement)
+
+    monkeypatch.setattr(PostgresSession, "run", run_after_another)
+    assert database.read(read_process) == process
+    assert database.read(read_process) == process, "it was kept"
 
 
 def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_it_returns(database):

@@ -3,6 +3,7 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -50,6 +51,18 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert watch.get(0) is None
         other.delete("t")
         assert take(watch).kind == "delete"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_watch_hears_of_changes_after_one_that_could_not_begin(saver, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):
+            saver.watch("t", interval=LONG)
+    with saver.watch("t", interval=LONG) as watch:
+        assert watch.get(0) is None
+        checkpoint_id = put(saver)
+        assert take_id(watch) == checkpoint_id
 
 
 @pytest.mark.parametrize("latest", [False, True])

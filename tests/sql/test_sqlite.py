@@ -7,6 +7,7 @@ import tempfile
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,12 +71,16 @@ def test_a_flush_syncs_what_was_written_since_the_last_one(file, monkeypatch):
     assert synced == [f"{file}-wal"] * 2
 
 
-def test_a_put_is_synced_by_itself_after_some_seconds(file, monkeypatch):
+def test_a_put_is_synced_by_itself_after_some_seconds_even_if_the_first_could_not_start_the_thread(file, monkeypatch):
     synced = threading.Event()
     monkeypatch.setattr(sqlite_database, "sync_file", lambda path: path.endswith("-wal") and synced.set())
     database = SqliteDatabase(file, fsync=0.01)
-    add_history(database)
-    assert synced.wait(60)
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):
+            add_history(database)
+    add_history(database, "u")
+    assert synced.wait(30)
     database.close()
 
 

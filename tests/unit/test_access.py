@@ -1,6 +1,7 @@
 """AccessControlledSaver: what it refuses, what it leaves out, and for whom it acts."""
 
 import asyncio
+import gc
 import inspect
 import pickle
 import threading
@@ -46,6 +47,7 @@ from savers import (
 )
 from tests.support.checkpoints import make_interrupt
 from tests.support.graphs import invoke, make_chain, make_graph, payloads_of
+from tests.support.interruptions import interrupt_signal_point
 
 pytestmark = pytest.mark.requirement("P71")
 
@@ -851,6 +853,34 @@ def test_two_who_put_first_do_not_share_a_thread(owned):
         outcomes = list(pool.map(lambda name: is_refused(put_as, name, saver, "t"), ("ann", "bob")))
     assert sorted(outcomes) == [False, True]
     assert len(owned.delegate.list("t")) == 1
+
+
+def test_after_a_signal_at_any_point_of_a_run_a_first_put_holds_the_run_lock():
+    """It keeps out the first put of another process. While a run goes on, it holds the lock itself."""
+    inner = MemorySaver()
+    seen = []
+
+    class Looking:
+        metadata_of = policies.owner().metadata_of
+
+        def __call__(self, principal, operation, thread_id, checkpoint_ns):
+            seen.append(inner.is_run_locked(thread_id))
+            return True
+
+    saver = AccessControlledSaver(inner, Looking())
+
+    def hold():
+        with saver.run_lock("t"):
+            pass
+
+    number = 1
+    while interrupt_signal_point(hold, number) is not None:
+        gc.collect(1)
+        put_as("ann", saver, "t")
+        assert seen[-1], f"interrupted at {number}"
+        inner.delete("t")
+        number += 1
+    assert number > 30
 
 
 def test_a_run_makes_a_thread_of_its_own(owned):

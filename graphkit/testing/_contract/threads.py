@@ -261,10 +261,10 @@ class VersionTests(ContractTests):
     def test_release_creates_a_version(self) -> None:
         saver = self.open_versioned()
         first = grow_list(saver, CONFIG, 3)
+        put_state(saver, {"n": "inner"}, NESTED)
         check.equal(saver.release(CONFIG).version, 1)
 
         second = put_state(saver, {"n": "second"})
-        put_state(saver, {"n": "inner"}, NESTED)
         check.equal(saver.release(CONFIG).version, 2)
         # The thread is empty now, so that there is nothing to keep.
         check.same(saver.release(CONFIG).version, None)

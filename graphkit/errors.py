@@ -210,6 +210,7 @@ class CheckpointCorruptionError(CheckpointerError):
         path: the damaged file.
         offset: where the damage was found, in bytes from the start of the file.
         reason: what is wrong there.
+        advice: what to do.
     """
 
     exit_code = 12
@@ -224,6 +225,7 @@ class CheckpointCorruptionError(CheckpointerError):
         self.path = str(path)
         self.offset = offset
         self.reason = reason
+        self.advice = advice
         super().__init__(f"{self.path} is damaged at byte {offset}: {reason}; {advice}")
 
 
@@ -305,6 +307,7 @@ class ThreadBusyError(CheckpointerError, TimeoutError):
         holder: the process that holds it, such as
             `process 4711 on host "mill" since 2026-11-20T10:00:00+00:00`.
         waited: how long the caller waited, in seconds.
+        reason: why it is busy, and what to do.
     """
 
     exit_code = 17
@@ -313,8 +316,9 @@ class ThreadBusyError(CheckpointerError, TimeoutError):
         self.thread_id = thread_id
         self.holder = holder
         self.waited = waited
-        reason = reason or (f"held by {holder}; waited {waited:g} s. Wait for that run to end, or raise lock_timeout")
-        super().__init__(f"thread {_quote(thread_id)} is busy: {reason}")
+        held = f"held by {holder}; waited {waited:g} s. Wait for that run to end, or raise lock_timeout"
+        self.reason = reason or held
+        super().__init__(f"thread {_quote(thread_id)} is busy: {self.reason}")
 
 
 class CheckpointerConfigurationError(CheckpointerError, ValueError):

@@ -31,7 +31,7 @@ from graphkit._engine.loop import Run
 from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_count, check_function
 from graphkit._plan.events import Outbox, level_of
-from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._records.config import RunnableConfig, with_current_principal
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, WaitingInterrupt
@@ -259,9 +259,7 @@ class Worker:
             TypeError: `clock`, `retry` or `on_output` is none.
             ValueError: `concurrency` is not a whole number, or is below one.
         """
-        given: object = retry
-        if given is not None and not isinstance(given, RetryPolicy):
-            raise TypeError(f"retry must be a graphkit.RetryPolicy, not {given!r}")
+        check_retry("retry", retry)
         self.saver = saver
         self._graphs = _adopt_graphs(graphs, saver, clock)
         own_clock = next(iter(self._graphs.values())).compile_config.clock

@@ -17,7 +17,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._diagram import GraphRepresentation, draw
 from graphkit._options import check_count, check_executor, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
-from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._plan.schema import DataclassSchema, StateSchema, read_channels
 from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, HookKind, Node, StateItems, parse_node_id
 from graphkit._public_names import JavaNames
@@ -26,7 +26,7 @@ from graphkit._records.output import Command
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import is_pydantic_model, private_copy
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
-from graphkit._wording import name_type, suggest
+from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -487,11 +487,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         **of_map: Any,
     ) -> Self:
         call = _parse_call(action, f"the action of node {node_id!r}")
-        checked: Any = retry
-        if retry is not None and not isinstance(checked, RetryPolicy):
-            raise GraphStateError(
-                f"the retry of node {node_id!r} must be a graphkit.RetryPolicy, not {name_type(retry)}"
-            )
+        check_retry(f"the retry of node {node_id!r}", retry, GraphStateError)
         if timeout is not None:
             check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
         check_executor(f"the executor of node {node_id!r}", executor, GraphStateError)

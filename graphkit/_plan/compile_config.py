@@ -21,7 +21,7 @@ from graphkit._options import (
 )
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
-from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._plan.topology import Node, Topology
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_namespace
@@ -101,6 +101,7 @@ class CompileConfig:
         if self.release_thread and not self.preserve:
             raise ValueError("release_thread keeps the history that preserve=False deletes: choose one")
 
+        check_retry("retry", self.retry)
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
         if self.checkpoint_when is not None:

@@ -14,6 +14,7 @@ from typing import Any, Self, final
 from graphkit._options import check_function
 from graphkit._plan.calls import Attempts, run_again
 from graphkit._public_names import JavaNames
+from graphkit._wording import name_type
 from graphkit.errors import InterruptExpiredError
 
 Retryable = type[Exception] | Callable[[Exception], bool]
@@ -165,6 +166,16 @@ class RetryHook:
     def __call__(self, node_id: str, state: Any, config: Any, call: Callable[[], Any]) -> Any:  # noqa: ARG002 - a hook's
         """Run the call, and run it again as the policy says."""
         return run_again(call, Attempts(self.policy))
+
+
+def check_retry(name: str, retry: object, error: type[Exception] = TypeError) -> None:
+    """Check that an option, if it is given, is a RetryPolicy.
+
+    Raises:
+        error: it is something else.
+    """
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise error(f"{name} must be a graphkit.RetryPolicy, not {name_type(retry)}")
 
 
 def _check_number(name: str, value: Any, *, minimum: float) -> None:

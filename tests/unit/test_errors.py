@@ -59,6 +59,13 @@ def test_it_pickles(error):
     assert getattr(twin, "errno", None) == getattr(error, "errno", None)
 
 
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_its_arguments_are_attributes(error):
+    stored = {"error"}  # of a CheckpointStorageError: its number is `errno`, and it is the cause
+    arguments = inspect.signature(type(error).__init__).parameters.keys() - {"self", "args", "kwargs"} - stored
+    assert arguments <= vars(error).keys()
+
+
 @pytest.mark.requirement("P80")
 @pytest.mark.parametrize(
     ("base", "caught"),

@@ -61,6 +61,7 @@ def test_an_async_function_that_nothing_would_await_is_refused(take, words):
         ("checkpoint_when", answer_later),
         ("migrations", [answer_later]),
         ("migrations", "rename"),
+        ("retry", 3),
         ("checkpoint_interval", float("nan")),
         ("checkpoint_interval", -1),
         ("checkpoint_interval", "1"),

@@ -1,8 +1,6 @@
 """What a history says of its runs: a status that is true wherever and in whichever process it is asked for, and when they resumed."""
 
 from datetime import UTC, datetime
-from functools import partial
-from typing import TypedDict
 
 import pytest
 
@@ -131,13 +129,6 @@ def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver, place):
 # When a run resumed, so that the time before it does not count as the time of a node
 
 
-class Counted(TypedDict):
-    n: int
-
-
-line = partial(make_chain, Counted)
-
-
 def ask(state):
     return {"n": interrupt("how many?")}
 
@@ -152,7 +143,7 @@ def resumed(saver, at=CONFIG):
 
 
 def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
-    graph = line(a=step, ask=ask, b=step, c=step).compile(checkpoint_saver=saver)
+    graph = make_chain({}, a=step, ask=ask, b=step, c=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, CONFIG)
 
     assert resumed(saver) == []
@@ -169,7 +160,7 @@ def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
 
 
 def test_after_a_failure_and_again_after_the_next_one(saver):
-    graph = line(start=step, a=fail_once(step), b=fail_once(step), c=step).compile(checkpoint_saver=saver)
+    graph = make_chain({}, start=step, a=fail_once(step), b=fail_once(step), c=step).compile(checkpoint_saver=saver)
     for given in ({"n": 0}, None):
         with pytest.raises(NodeExecutionError):
             graph.invoke(given, CONFIG)
@@ -178,8 +169,8 @@ def test_after_a_failure_and_again_after_the_next_one(saver):
 
 
 def test_a_nested_graph_notes_it_in_its_own_history(saver):
-    inner = line(x=step, ask=ask, y=step).compile()
-    graph = line(a=step, inner=inner, b=step).compile(checkpoint_saver=saver)
+    inner = make_chain({}, x=step, ask=ask, y=step).compile()
+    graph = make_chain({}, a=step, inner=inner, b=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, CONFIG)
     graph.invoke(GraphResume(3), CONFIG)
     assert resumed(saver, RunnableConfig("t", checkpoint_ns="inner")) == ["ask"]
@@ -187,7 +178,7 @@ def test_a_nested_graph_notes_it_in_its_own_history(saver):
 
 
 def test_a_watch_reports_when_a_change_was_stored(saver):
-    graph = line(a=step, ask=ask).compile(checkpoint_saver=saver)
+    graph = make_chain({}, a=step, ask=ask).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, CONFIG)
     (waiting,) = saver.interrupts("t")
     latest = saver.history(CONFIG)[0]
@@ -203,7 +194,7 @@ def test_a_watch_reports_when_a_change_was_stored(saver):
 
 def test_a_release_on_files_has_the_time_of_the_last_write(tmp_path):
     saver = FileSystemSaver(tmp_path / "runs", fsync="never")
-    graph = line(a=step).compile(checkpoint_saver=saver)
+    graph = make_chain({}, a=step).compile(checkpoint_saver=saver)
     graph.invoke({"n": 0}, CONFIG)
     with saver.watch(CONFIG, interval=0.01) as watch:
         saver.release(CONFIG)

@@ -1,12 +1,13 @@
-"""Logs over bytes in memory: two logs of the same bytes, and when a keyframe comes."""
+"""Logs over bytes in memory: two logs of the same bytes, how they are read, and when a keyframe comes."""
 
 import itertools
 
 import pytest
 
 from graphkit import Checkpoint
+from graphkit.errors import CheckpointCorruptionError
 from graphkit.saver_kit import Codec
-from savers._log import writer
+from savers._log import records, writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
 from savers.log import Log, MemoryLogBytes, ThreadIdentity, digest_thread
 
@@ -48,6 +49,29 @@ def test_a_reader_follows_a_writer(log):
     for number in range(1, 4):
         put(log, n=number)
         assert list_states(reader) == [{"n": each} for each in range(number + 1)]
+
+
+@pytest.mark.parametrize("window", [64, 200, 1 << 12])
+def test_all_records_are_found_however_little_is_read_at_once(log, window, monkeypatch):
+    for name, size in {"FIRST_WINDOW": window, "WINDOW": 2 * window, "_SEARCH_SIZE": window, "_PROBE": window}.items():
+        monkeypatch.setattr(records, name, size)
+    for number in range(40):
+        put(log, text="x" * (0, 30, 700)[number % 3])
+    found = log.frames.records
+    end = log.frames.end
+
+    frames = [*found.scan(HEADER_SIZE, end, 0)]
+
+    assert len(frames) > 40
+    assert [found.read(frame.offset, end) for frame in frames] == frames
+    assert found.read_run(frames[7].offset, frames[20].end) == frames[7:21]
+    assert [*records.BackwardReader(found, end)] == frames[::-1]
+    assert [*found.search(frames[5].offset + 1, end)] == frames[6:]
+
+    log.frames.bytes.data[frames[6].offset + 30] ^= 4
+    with pytest.raises(CheckpointCorruptionError):
+        list(found.scan(HEADER_SIZE, end, 0))
+    assert [*found.search(HEADER_SIZE, end)] == [*frames[:6], *frames[7:]]
 
 
 def list_checkpoints(log):

@@ -17,7 +17,7 @@ from graphkit.errors import (
 from graphkit.operations import answer, fork, lineage, rollback, submit, update
 from savers import MemorySaver
 from tests.support.checkpoints import make_interrupt
-from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.graphs import CYCLE, LOG, log_node, make_chain
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")
@@ -26,10 +26,6 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 def asking(state):
     return {"log": f"answer {interrupt('Really?')}"}
-
-
-LOOP = []
-LOOP.append(LOOP)
 
 
 @pytest.fixture
@@ -207,8 +203,8 @@ REFUSED = [
     ("stopped", lambda saver: answer(saver, "unknown", 2), CheckpointNotFoundError, "unknown"),
     ("two_pending", lambda saver: answer(saver, "t", 1), CheckpointConflictError, "2 interrupts are pending"),
     ("two_pending", lambda saver: answer(saver, "t", 1, interrupt="third"), CheckpointNotFoundError, "'third'.*other"),
-    ("waiting", lambda saver: answer(saver, "t", LOOP), CheckpointSerializationError, "value"),
-    ("waiting", lambda saver: update(saver, "t", {"log": LOOP}), CheckpointSerializationError, "values"),
+    ("waiting", lambda saver: answer(saver, "t", CYCLE), CheckpointSerializationError, "value"),
+    ("waiting", lambda saver: update(saver, "t", {"log": CYCLE}), CheckpointSerializationError, "values"),
     ("waiting", lambda saver: update(saver, "t", ["log"]), CheckpointSerializationError, "an update is a mapping"),
     ("waiting", lambda saver: update(saver, "unknown", {"log": "x"}), CheckpointNotFoundError, "unknown"),
     ("waiting", lambda saver: fork(saver, UNKNOWN, "new"), CheckpointNotFoundError, "unknown"),

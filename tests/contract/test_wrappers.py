@@ -97,17 +97,7 @@ class TestGuardedTwice(SaverContract):
         return saver
 
 
-@pytest.mark.sweep(30, of="tests")
-class TestGuardedFiles(Guarded, test_filesystem.TestFileSystemSaverThatNeverSyncs):
-    pass
-
-
 class TestAuditedVersionedMemory(Audited, test_memory.TestVersionedMemorySaver):
-    pass
-
-
-@pytest.mark.sweep(30, of="tests")
-class TestAuditedFiles(Audited, test_filesystem.TestFileSystemSaverThatNeverSyncs):
     pass
 
 

@@ -23,6 +23,10 @@ CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
 COUNTED = {**LOG, "n": Channels.base(operator.add, lambda: 0)}
 
+CYCLE = []
+"""A value that contains itself, which nothing can store."""
+CYCLE.append(CYCLE)
+
 both = pytest.mark.parametrize("how", ["sync", "async"])
 
 

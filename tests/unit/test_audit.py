@@ -435,8 +435,6 @@ def test_a_signing_key_may_be_given_in_several_forms(tmp_path, keys, kind):
 @pytest.mark.parametrize(
     "use",
     [
-        lambda log: AuditLog("new", sign_every=0),
-        lambda log: AuditLog("new", max_bytes=0),
         lambda log: AuditLog("new", digest_key=b"short"),
         lambda log: AuditLog("new", digest_key="no such file"),
         lambda log: audit(log, on_error="ignore"),

@@ -13,7 +13,7 @@ from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationEr
 from graphkit.saver_kit import generate_id
 from savers import FileSystemSaver
 from tests.support.forked import run_in_child
-from tests.support.graphs import CONFIG
+from tests.support.graphs import CONFIG, CYCLE
 
 
 def made(**fields):
@@ -98,13 +98,7 @@ def nested(levels):
     return value
 
 
-def cyclic():
-    value = []
-    value.append(value)
-    return value
-
-
-@pytest.mark.parametrize(("value", "words"), [(nested(10_000), "nested too deeply"), (cyclic(), "contains itself")])
+@pytest.mark.parametrize(("value", "words"), [(nested(10_000), "nested too deeply"), (CYCLE, "contains itself")])
 @pytest.mark.parametrize(("field", "path"), [("state", "deep"), ("metadata", "metadata.deep")])
 def test_what_cannot_be_frozen_is_refused_with_its_path(value, words, field, path):
     with pytest.raises(CheckpointSerializationError, match=words) as failed:

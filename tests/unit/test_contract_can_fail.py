@@ -257,15 +257,20 @@ class DeletesByTheAgeOfCheckpoints(MemorySaver):
         return found
 
 
-@pytest.mark.parametrize("saver", list(BROKEN))
-def test_a_broken_promise_is_noticed(saver):
+def contract_of(saver):
+    """Return the contract on savers of a class."""
+
     class Contract(SaverContract):
         def make_saver(self):
             return saver(lock_timeout=1)
 
-    assert {name: outcome(getattr(Contract(), name)) for name in BROKEN[saver]} == dict.fromkeys(
-        BROKEN[saver], "failed"
-    )
+    return Contract()
+
+
+@pytest.mark.parametrize("saver", list(BROKEN))
+def test_a_broken_promise_is_noticed(saver):
+    outcomes = {name: outcome(getattr(contract_of(saver), name)) for name in BROKEN[saver]}
+    assert outcomes == dict.fromkeys(BROKEN[saver], "failed")
 
 
 def outcome(test):
@@ -278,10 +283,16 @@ def outcome(test):
     return "passed"
 
 
-def run_machine(machine, **options):
-    machine.TestCase.settings = settings(report_multiple_bugs=False, **options)
+def run_machine(saver, **options):
+    """Run the state machine on savers of a class."""
+
+    class Machine(SaverMachine):
+        def make_saver(self):
+            return saver(lock_timeout=1)
+
+    Machine.TestCase.settings = settings(report_multiple_bugs=False, **options)
     result = unittest.TestResult()
-    machine.TestCase("runTest").run(result)
+    Machine.TestCase("runTest").run(result)
     return result
 
 
@@ -290,39 +301,23 @@ def run_machine(machine, **options):
     "saver", [SwapsNodes, SortsByClock, ReplacesAnything, ReplacesAtTheEnd, SortsKeys, LosesEveryFifth]
 )
 def test_the_state_machine_notices_too(saver):
-    class Machine(SaverMachine):
-        def make_saver(self):
-            return saver()
-
     # Enough steps that one of the few threads grows to five checkpoints.
-    assert not run_machine(Machine, max_examples=100, phases=[Phase.generate], stateful_step_count=100).wasSuccessful()
+    assert not run_machine(saver, max_examples=100, phases=[Phase.generate], stateful_step_count=100).wasSuccessful()
 
 
 @pytest.mark.parametrize("test", BROKEN[DeclaresIsolation])
 def test_a_saver_with_the_default_put_writes_may_declare_isolation(test):
-    class Contract(SaverContract):
-        def make_saver(self):
-            return CopiesValues(lock_timeout=1)
-
-    getattr(Contract(), test)()
+    getattr(contract_of(CopiesValues), test)()
 
 
 def test_a_saver_with_the_default_methods_passes_the_state_machine():
-    class Machine(SaverMachine):
-        def make_saver(self):
-            return CopiesValues(lock_timeout=1)
-
-    result = run_machine(Machine, max_examples=5, stateful_step_count=30)
+    result = run_machine(CopiesValues, max_examples=5, stateful_step_count=30)
     assert result.wasSuccessful(), result.failures + result.errors
 
 
 def test_a_failure_shows_the_expected_and_the_actual_value():
-    class Contract(SaverContract):
-        def make_saver(self):
-            return SortsByClock(lock_timeout=1)
-
     with pytest.raises(AssertionError) as caught:
-        Contract().test_list_is_ordered_by_put_not_by_clock_or_id()
+        contract_of(SortsByClock).test_list_is_ordered_by_put_not_by_clock_or_id()
     found = ["id 9", "id 8", "id 7", "id 6", "id 5"]
     assert str(caught.value) == f"the ids of list: {found} instead of {found[::-1]}"
 

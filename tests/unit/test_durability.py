@@ -19,6 +19,7 @@ from tests.support import graphs
 from tests.support.graphs import (
     CONFIG,
     COUNTED as LOG,
+    CYCLE,
     FlakyNode,
     Killed,
     close_at,
@@ -367,9 +368,7 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
 
 
 def test_a_question_that_contains_itself_is_a_failure_of_its_node(saver, go):
-    question = []
-    question.append(question)
-    graph = chain("a", b=lambda state: interrupt(question)).compile(checkpoint_saver=saver)
+    graph = chain("a", b=lambda state: interrupt(CYCLE)).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="the interrupt of 'b' cannot be stored"):
         go(graph, {})
     assert status(saver) == "failed"

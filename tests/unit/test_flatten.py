@@ -1,10 +1,24 @@
 """Merging: a graph added as a node becomes part of its parent: names, edges, bridges, stops, hooks, at any depth."""
 
+from itertools import pairwise
+
 import pytest
 
-from graphkit import END, START, StateGraph
-from graphkit.errors import GraphStateError
-from tests.support.graphs import LOG, connect, log_node, make_chain, make_graph, nodes_of
+from graphkit import END, START, Channels, Command, StateGraph
+from graphkit.errors import GraphStateError, MaxIterationsError
+from tests.support.graphs import (
+    CONFIG,
+    LOG,
+    both,
+    connect,
+    log_node,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    outputs,
+    stored,
+)
 
 
 def chain(*names, schema=LOG):
@@ -168,3 +182,60 @@ def test_notes_on_a_merged_graph_are_on_its_nodes():
     topology = connect(graph, "START>S S>E E>END").compile().topology
     assert topology.nodes["E"].metadata == {"n": 3}
     assert topology.nodes["S-a"].metadata == {"k": "own", "l": 1, "m": 2}
+
+
+# Runs: one history, one thread, their nodes like any other's
+
+
+in_turn = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
+
+
+@pytest.mark.requirement("behaviour 12")
+@in_turn
+@both
+def test_one_history_and_one_thread_however_deep(saver, how):
+    inside = chain("p", ("T", chain("x", "y")), "q")
+    graph = chain("a", ("S", inside), "z").compile(checkpoint_saver=saver)
+    nodes = [START, "a", "S-p", "S-T-x", "S-T-y", "S-q", "z", END]
+
+    found = outputs(graph, {}, how=how)
+
+    assert nodes_of(found) == nodes
+    assert not any(output.is_subgraph for output in found)
+    assert logged(found) == ["a", "p", "x", "y", "q", "z"]
+    assert stored(saver) == [*pairwise(nodes)]
+    assert [*saver.namespaces("t")] == [""]
+
+
+@in_turn
+@both
+def test_the_condition_behind_it_is_a_step_of_its_own(saver, how):
+    graph = StateGraph(LOG).add_node("S", chain("p")).add_edge(START, "S")
+    graph.add_conditional_edges("S", lambda state: "S" if len(state["log"]) < 3 else END)
+    found = outputs(graph.compile(checkpoint_saver=saver), {}, how=how)
+    assert nodes_of(found) == [START, *["S-p", "S-__END__"] * 3, END]
+    assert logged(found) == ["p"] * 3
+
+
+def test_a_bridge_counts_as_a_node():
+    with pytest.raises(MaxIterationsError):
+        chain(("S", CONDITIONAL)).compile(max_iterations=1).invoke({"way": "x"})
+    assert log(chain(("S", CHILD)).compile(max_iterations=2)) == ["a", "b"]
+
+
+@in_turn
+@both
+def test_commands_and_updates_go_to_merged_nodes(saver, how):
+    inside = chain(("p", lambda state: Command("r", {"log": "p"})), "q", "r")
+    graph = chain(("a", lambda state: Command("S-p", {"log": "a"})), "b", ("S", inside))
+    compiled = graph.compile(checkpoint_saver=saver)
+
+    assert nodes_of(outputs(compiled, {}, how=how)) == [START, "a", "S-p", "S-r", END]
+    assert compiled.update_state(CONFIG, {}, goto="S").next_node == "S-p"
+    assert logged(outputs(compiled, None, how=how)) == ["a", "p", "r", "p", "r"]
+
+
+def test_the_rules_of_the_graph_around_it_hold(saver):
+    inside = chain("p", schema={"log": Channels.base()})
+    graph = chain("a", ("S", inside)).compile(checkpoint_saver=saver)
+    assert graph.invoke({}, CONFIG)["log"] == ["a", "p"]

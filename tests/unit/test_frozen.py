@@ -12,17 +12,7 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from graphkit._values.frozen import (
-    PLAIN,
-    PRIVATE,
-    VALUE,
-    FrozenDict,
-    FrozenList,
-    FrozenSet,
-    freeze,
-    kind_of,
-    private_copy,
-)
+from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenList, freeze, kind_of, private_copy
 
 
 @dataclass
@@ -48,50 +38,23 @@ class Tagged(tuple):  # noqa: SLOT001 - it has attributes on purpose
     """A tuple with attributes."""
 
 
-CHANGES = [
-    (
-        [3, 2],
-        [
-            ("append", 1), ("extend", [1]), ("insert", 0, 1), ("pop",), ("remove", 2), ("clear",), ("sort",), ("reverse",),
-            ("__iadd__", [1]), ("__imul__", 2), ("__setitem__", 0, 5), ("__delitem__", 0),
-        ],
-    ),
-    (
-        {0: 1},
-        [
-            ("update", {1: 1}), ("pop", 0), ("popitem",), ("clear",), ("setdefault", 7, 7),
-            ("__ior__", {9: 9}), ("__setitem__", 0, 5), ("__delitem__", 0),
-        ],
-    ),
-    (
-        {1, 2},
-        [
-            ("add", 9), ("discard", 1), ("remove", 1), ("pop",), ("clear",), ("update", [9]), ("intersection_update", [9]),
-            ("difference_update", [1]), ("symmetric_difference_update", [1]),
-            ("__ior__", {9}), ("__iand__", {9}), ("__isub__", {1}), ("__ixor__", {1}),
-        ],
-    ),
-]  # fmt: skip
+SET_OPERATIONS = "update intersection_update difference_update symmetric_difference_update"
 
 
-@pytest.mark.parametrize(("plain", "changes"), CHANGES)
-def test_every_mutator_refuses_and_changes_nothing(plain, changes):
-    for method, *arguments in changes:
-        frozen = freeze(plain)
+@pytest.mark.parametrize(
+    ("plain", "mutators"),
+    [
+        ([3, 2], "append extend insert pop remove clear sort reverse __iadd__ __imul__ __setitem__ __delitem__"),
+        ({0: 1}, "update pop popitem clear setdefault __ior__ __setitem__ __delitem__"),
+        ({1, 2}, f"add discard remove pop clear {SET_OPERATIONS} __ior__ __iand__ __isub__ __ixor__"),
+    ],
+)
+def test_every_mutator_refuses_and_changes_nothing(plain, mutators):
+    frozen = freeze(plain)
+    for method in mutators.split():
         with pytest.raises(TypeError, match=rf"return an update from the node.*{type(plain).__name__}\(x\)"):
-            getattr(frozen, method)(*arguments)
-        assert frozen == plain
-        thawed = type(plain)(frozen)
-        getattr(thawed, method)(*arguments)
-        assert thawed != plain
-
-
-@pytest.mark.parametrize("cls", [FrozenList, FrozenDict, FrozenSet])
-def test_no_mutator_of_the_builtin_was_forgotten(cls):
-    builtin = cls.__mro__[1]
-    changing = {name for name in vars(builtin) if name.startswith("__i")} - {"__iter__", "__init__"}
-    changing |= {*dir(builtin)} & {"append", "add", "update", "pop", "clear", "__setitem__", "__delitem__"}
-    assert changing - {"__init_subclass__", *vars(cls)} == set()
+            getattr(frozen, method)()
+    assert frozen == plain
 
 
 def test_they_behave_as_the_builtins():

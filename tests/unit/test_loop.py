@@ -31,6 +31,7 @@ from graphkit.testing import ScriptedSaver
 from savers import MemorySaver
 from tests.support.graphs import (
     CONFIG,
+    CYCLE,
     LOG,
     Boom,
     FlakyNode,
@@ -160,10 +161,6 @@ def test_what_a_node_may_return():
     assert make_chain(LOG, a=lambda s: s).compile().invoke({"log": "i"})["log"] == ["i"]
 
 
-LOOP = []
-LOOP.append(LOOP)
-
-
 @pytest.mark.parametrize(
     ("result", "reason"),
     [
@@ -172,7 +169,7 @@ LOOP.append(LOOP)
         (["log"], "'odd' returned"),
         (True, "'odd' returned"),
         ({1: 2}, "'odd'"),
-        ({"x": LOOP}, "contains itself"),
+        ({"x": CYCLE}, "contains itself"),
     ],
 )
 def test_another_result_is_an_error_that_names_the_node(result, reason):
@@ -471,7 +468,7 @@ def test_an_update_with_a_resume_is_always_merged(saver):
     assert saver.get(CONFIG).state["log"] == final["log"]
 
 
-WRONG_UPDATES = [1, "yes", ["log"], True, {"n": "one"}, {"x": LOOP}]
+WRONG_UPDATES = [1, "yes", ["log"], True, {"n": "one"}, {"x": CYCLE}]
 WRONG_RESUMES = [*map(GraphResume, [*WRONG_UPDATES, None]), *(GraphResume(update=update) for update in WRONG_UPDATES)]
 
 

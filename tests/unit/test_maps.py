@@ -32,6 +32,7 @@ from graphkit.testing import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.graphs import (
     CONFIG,
+    CYCLE,
     LOG,
     Boom,
     ConcurrentCalls,
@@ -292,14 +293,12 @@ def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(save
     assert ran == [0, 1, 2, 2, 3, 4]
 
 
-LOOP = []
-LOOP.append(LOOP)
 FAULTS = {
     "raises": (lambda n: {"log": 1 // (2 - n)}, "item 2 of node 'm' failed: ZeroDivisionError"),
     "returns no update": (lambda n: {} if n != 2 else 3, "item 2 of node 'm' returned int"),
     "goes somewhere": (lambda n: {} if n != 2 else Command("m"), "item 2 of node 'm' returned a Command that goes to 'm'"),
     "ends the run": (lambda n: {} if n != 2 else Command(END), "item 2 of node 'm' returned a Command that goes to"),
-    "contains itself": (lambda n: {"log": LOOP if n == 2 else n}, "the update of item 2 of node 'm' cannot be stored"),
+    "contains itself": (lambda n: {"log": CYCLE if n == 2 else n}, "the update of item 2 of node 'm' cannot be stored"),
     "cannot be merged": (lambda n: {} if n != 2 else {"strict": "x"}, "the update of item 2 of 'm' cannot be merged"),
 }  # fmt: skip
 

@@ -65,6 +65,7 @@ def test_an_async_function_that_nothing_would_await_is_refused(take, words):
         ("checkpoint_interval", float("nan")),
         ("checkpoint_interval", -1),
         ("checkpoint_interval", "1"),
+        ("max_iterations", 0),
     ],
 )
 def test_a_graph_refuses_options_that_would_be_ignored(name, value):

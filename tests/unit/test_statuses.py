@@ -1,11 +1,13 @@
-"""The status of a thread is true wherever it is asked for, and whichever process asks."""
+"""What a history says of its runs: a status that is true wherever and in whichever process it is asked for, and when they resumed."""
+
+from datetime import UTC, datetime
 
 import pytest
 
 from graphkit import GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from tests.support.graphs import CONFIG, LOG, make_chain
+from tests.support.graphs import CONFIG, LOG, fail_once, make_chain
 from tests.support.savers import saver_fixture
 
 saver = saver_fixture(["memory", "file", "sqlite", "wrapped"], most=2)
@@ -122,3 +124,82 @@ def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver, place):
         app.invoke(None, CONFIG)
     assert seen == ["running"]
     assert status(saver) == "finished"
+
+
+# When a run resumed, so that the time before it does not count as the time of a node
+
+
+def ask(state):
+    return {"n": interrupt("how many?")}
+
+
+def step(state):
+    return {"n": state["n"] + 1}
+
+
+def resumed(saver, at=CONFIG):
+    """The nodes whose checkpoint says when the run resumed, oldest first."""
+    return [info.node_id for info in reversed(saver.history(at)) if "resumed_at" in info.metadata]
+
+
+def test_the_first_checkpoint_after_an_answer_has_the_time_of_the_resume(saver):
+    graph = make_chain({}, a=step, ask=ask, b=step, c=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, CONFIG)
+
+    assert resumed(saver) == []
+
+    before = datetime.now(UTC)
+    graph.invoke(GraphResume(3), CONFIG)
+    assert resumed(saver) == ["ask"]
+
+    info = next(info for info in saver.history(CONFIG) if info.node_id == "ask")
+    assert before <= datetime.fromisoformat(info.metadata["resumed_at"]) <= info.created_at
+
+    graph.invoke({"n": 0}, CONFIG)  # a new run does not carry it on
+    assert resumed(saver) == ["ask"]
+
+
+def test_after_a_failure_and_again_after_the_next_one(saver):
+    graph = make_chain({}, start=step, a=fail_once(step), b=fail_once(step), c=step).compile(checkpoint_saver=saver)
+    for given in ({"n": 0}, None):
+        with pytest.raises(NodeExecutionError):
+            graph.invoke(given, CONFIG)
+    graph.invoke(None, CONFIG)
+    assert resumed(saver) == ["a", "b"]
+
+
+def test_a_nested_graph_notes_it_in_its_own_history(saver):
+    inner = make_chain({}, x=step, ask=ask, y=step).compile()
+    graph = make_chain({}, a=step, inner=inner, b=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, CONFIG)
+    graph.invoke(GraphResume(3), CONFIG)
+    assert resumed(saver, RunnableConfig("t", checkpoint_ns="inner")) == ["ask"]
+    assert resumed(saver) == ["inner"]
+
+
+def test_a_watch_reports_when_a_change_was_stored(saver):
+    graph = make_chain({}, a=step, ask=ask).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, CONFIG)
+    (waiting,) = saver.interrupts("t")
+    latest = saver.history(CONFIG)[0]
+
+    with saver.watch(CONFIG, latest=True, interval=0.01) as watch:
+        first, second = watch.get(30), watch.get(30)
+
+    assert first.kind == "checkpoint"
+    assert first.at == latest.created_at
+    assert second.kind == "interrupt"
+    assert second.at == waiting.created_at
+
+
+def test_a_release_on_files_has_the_time_of_the_last_write(tmp_path):
+    saver = FileSystemSaver(tmp_path / "runs", fsync="never")
+    graph = make_chain({}, a=step).compile(checkpoint_saver=saver)
+    graph.invoke({"n": 0}, CONFIG)
+    with saver.watch(CONFIG, interval=0.01) as watch:
+        saver.release(CONFIG)
+        change = watch.get(30)
+    (version,) = (tmp_path / "runs").glob("t-*/v*.log")
+
+    assert change.kind == "release"
+    assert change.at == datetime.fromtimestamp(version.stat().st_mtime, UTC)

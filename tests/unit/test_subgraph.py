@@ -318,16 +318,6 @@ def answered(questions):
     return ["yes" if word in questions else word for word in WHOLE]
 
 
-@pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
-@pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
-@pytest.mark.sweep(1, of=("kind", "go"), in_turn=True)
-def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, go, sweep):
-    def make_graph(runs, saver):
-        return three_levels(runs, saver, questions, **options)
-
-    assert [*sweep_deaths(make_graph, stores, "memory", go, sweep, answered(questions))]
-
-
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 @pytest.mark.parametrize("kind", ["memory", "four-methods"])
 @pytest.mark.sweep(1, of=("kind", "go"), in_turn=True)

@@ -1,7 +1,7 @@
-"""Timers: a run sleeps, is resumed when it is due and not before, and no human sees it."""
+"""Timers: a run sleeps, is resumed when it is due and not before, and no human sees it; and the clock that it reads."""
 
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -24,6 +24,7 @@ from tests.support.graphs import (
     LOG,
     asking,
     both,
+    fail_once,
     invoke_final as run,
     log_node,
     make_chain,
@@ -32,7 +33,7 @@ from tests.support.graphs import (
     payloads_of,
 )
 from tests.support.savers import contents, saver_fixture
-from tests.support.times import HOUR, MINUTE, MOMENT, NOON
+from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
 from tests.support.workers import PATIENCE, status_everywhere as status
 
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
@@ -328,3 +329,62 @@ def test_a_watch_reports_timers(saver, clock):
 def test_only_a_node_sleeps(stop):
     with pytest.raises(GraphRunnerError, match="inside a node"):
         stop()
+
+
+# The clock of a run
+
+
+def test_what_is_recorded_has_the_time_of_the_clock(clock):
+    saver = MemorySaver()
+    ask = fail_once(asking("?"))
+    app = make_chain(ask=ask).compile(checkpoint_saver=saver, clock=clock)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert saver.get_writes(CONFIG.replace(checkpoint_id=saver.get(CONFIG).id))["failure"]["at"] == NOON
+    (stop,) = app.invoke(None, CONFIG).interrupts
+    app.invoke(GraphResume("yes"), CONFIG)
+    app.update_state(CONFIG, {"log": "b"})
+    assert {stop.created_at, *[checkpoint.created_at for checkpoint in saver.list(CONFIG)]} == {NOON}
+    assert saver.list(CONFIG)[1].metadata["resumed_at"] == NOON.isoformat()
+
+
+@pytest.mark.requirement("W16")
+def test_what_a_run_calls_reads_its_clock(clock):
+    times = []
+
+    def edge(state, config):
+        times.append(config.now())
+        return "b"
+
+    def node(state, config):
+        clock.advance(1)
+        times.append(config.now())
+        wait_until(config.now() + WEEK)
+
+    graph = make_graph({}, "START>a b>END", a=node, b=log_node("b")).add_conditional_edges("a", edge, ["b"])
+    graph.add_before_call_node_hook("a", lambda node_id, state, config: times.append(config.now()))
+    saver = MemorySaver()
+    app = graph.compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, CONFIG)
+    clock.advance(WEEK)
+    app.invoke(None, CONFIG)
+    app.update_state(CONFIG, {})
+    second = timedelta(seconds=1)
+    later = NOON + WEEK + second
+    assert times == [NOON, NOON + second, later, later + second, later + second]
+    assert [checkpoint.created_at for checkpoint in saver.list(CONFIG)] == [later + second] * 3 + [NOON]
+
+
+def test_a_run_without_a_clock_reads_that_of_the_system():
+    before = datetime.now(UTC)
+    app = make_chain(a=lambda state, config: {"log": config.now()}).compile()
+    (time,) = app.invoke({}, CONFIG)["log"]
+    assert before <= time <= datetime.now(UTC)
+    with pytest.raises(GraphRunnerError, match="inside a running graph"):
+        CONFIG.now()
+
+
+@pytest.mark.parametrize("clock", [datetime.now, lambda: 1.5, NOON])
+def test_a_clock_that_is_none(clock):
+    with pytest.raises(TypeError, match="aware datetime"):
+        make_chain(a=log_node("a")).compile(clock=clock)

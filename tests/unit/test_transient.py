@@ -6,7 +6,7 @@ from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig,
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, make_graph, outputs as run
+from tests.support.graphs import CONFIG, CYCLE, LOG as PLAIN, both, logged, make_graph, outputs as run
 
 pytestmark = pytest.mark.sweep(1, of=("saver", "how"), in_turn=True)
 
@@ -104,10 +104,8 @@ def test_a_resume_with_a_value_that_cannot_be_merged_leaves_no_trace(saver):
     graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     before = saver.get_writes(CONFIG)
-    loop = []
-    loop.append(loop)
     with pytest.raises(GraphRunnerError, match="the value or update of the resume cannot be merged"):
-        graph.invoke(GraphResume("x", update={"token": loop}), CONFIG)
+        graph.invoke(GraphResume("x", update={"token": CYCLE}), CONFIG)
     assert saver.get_writes(CONFIG) == before
     assert graph.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)["log"] == ["x"]
 

@@ -110,14 +110,6 @@ def test_a_program_that_imports_itself_again_reads_and_stores_both_classes(run, 
     assert run(*IMPORTED, "show", "t") == "new!"
 
 
-def test_the_commands_read_what_a_script_stored(run):
-    assert run(*SCRIPT, "store", "t") == "new!"
-    copy = ["-m", "graphkit", "copy", "runs", "t", "--to", "copies", "--app", "app:app"]
-    assert "copied 2 checkpoints of 1 thread" in run(*copy)
-    assert "v begins with 2 checkpoints of t" in run("-m", "graphkit", "fork", "runs", "t", "v", "--app", "app:app")
-    assert run(*IMPORTED, "show", "v") == "new!"
-
-
 def test_the_commands_show_which_types_an_app_has_registered(run, tmp_path):
     assert run(*SCRIPT, "store", "t") == "new!"
     fork = ["-m", "graphkit", "fork", "runs", "t", "u"]

@@ -1,12 +1,13 @@
-"""Submitted runs and several processes: each begins once, and a key submits once, whoever dies and whoever comes first."""
+"""Submitted runs, timers and several processes: each run goes on once, and a key submits once, whoever dies and whoever comes first."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from graphkit import RunnableConfig
 from graphkit.operations import submit
-from tests.support.workers import PATIENCE, status
+from tests.support.workers import PATIENCE, log_of, status, wait_for
 
 PROGRAM = """
 import os
@@ -14,6 +15,7 @@ from graphkit.worker import Worker
 
 
 def note(state, config):
+    sleep(state.get("seconds", 0))
     with open(path + ".work", "a") as work:
         work.write(config.thread + "\\n")
     return {"log": "a"}
@@ -41,9 +43,18 @@ elif what == "submit":
 elif what == "submit and die":
     app.submit({"log": "in"}, RunnableConfig("t"))
     os._exit(9)
+elif what == "sleep and die":
+    app.invoke({"seconds": 0.5}, RunnableConfig("t"))
+    os._exit(9)
 else:
     app.invoke(None, RunnableConfig("t"))
 """
+
+
+def serve_twice(start):
+    """Start two workers, and wait until they serve."""
+    for worker in [start("serve"), start("serve")]:
+        assert worker.stdout.readline() == "serving\n"
 
 
 @pytest.mark.requirement("W2")
@@ -65,9 +76,7 @@ def test_a_process_that_dies_while_it_begins_the_run(saver, start, where, left):
 
 @pytest.mark.requirement("W4")
 def test_one_of_two_workers_begins_a_run(saver, start, path, sweep):
-    workers = [start("serve") for _ in range(2)]
-    for worker in workers:
-        assert worker.stdout.readline() == "serving\n"
+    serve_twice(start)
     threads = [f"t{number}" for number in range(sweep.count(200, 20))]
     with saver.watch(latest=True, interval=0.01) as changes:
         for thread in threads:
@@ -91,3 +100,28 @@ def test_one_of_two_submits_with_a_key_stores_the_run(saver, start, sweep):
             submitter.stdin.flush()
         (thread,) = {submitter.stdout.readline().strip() for submitter in submitters}
         assert [info.status for info in saver.history(RunnableConfig(thread))] == ["queued"]
+
+
+def test_the_time_survives_the_process(saver, start):
+    assert start("sleep and die").wait(PATIENCE) == 9
+    assert status(saver) == "sleeping"
+    writes = dict(saver.get_writes(RunnableConfig("t")))
+    del writes["asleep"]
+    (timer,) = writes.values()
+    start("serve")
+    wait_for(saver, "finished")
+    finished = saver.get(RunnableConfig("t"))
+    assert finished.created_at >= timer["due"]
+    assert log_of(saver) == ["a"]
+
+
+def test_one_of_two_workers_takes_a_thread_that_is_due(saver, app, start, path, sweep):
+    serve_twice(start)
+    threads = [f"t{number}" for number in range(sweep.count(200, 20))]
+    for thread in threads:  # both workers know of them long before
+        app.invoke({"seconds": 0.1}, RunnableConfig(thread))
+    for thread in threads:
+        wait_for(saver, "finished", thread)
+    assert Counter(Path(f"{path}.work").read_text().split()) == dict.fromkeys(threads, 1)
+    for thread in threads:
+        assert log_of(saver, thread) == ["a"]

@@ -66,31 +66,6 @@ def interrupt(operation, place):
     return False
 
 
-@contextmanager
-def interrupting_entry(is_function, count=0):
-    """Raise KeyboardInterrupt when frames that a function accepts have been entered so often; the block ends with it.
-
-    Python runs the handler of a signal also when a function is entered, before its first line. Yields a list that keeps
-    the exception, and with it the frames in which it was raised: nothing is cleaned up because they are garbage.
-    """
-    before = sys.gettrace()
-    left = iter(range(count))
-    raised = []
-
-    def interrupt_entry(frame, event, argument):
-        if is_function(frame) and next(left, None) is None:
-            sys.settrace(before)
-            raise KeyboardInterrupt
-
-    sys.settrace(interrupt_entry)
-    try:
-        yield raised
-    except KeyboardInterrupt as error:
-        raised.append(error)
-    finally:
-        sys.settrace(before)
-
-
 class _Tracer:
     """Counts how often a thread of execution comes to each place, and raises at one of them."""
 

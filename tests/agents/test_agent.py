@@ -3,6 +3,7 @@
 import asyncio
 import operator
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, TypedDict
 from unittest import mock
 
@@ -36,8 +37,8 @@ from graphkit.agents import (
     tool,
 )
 from graphkit.errors import AgentConfigurationError
-from savers import MemorySaver
-from tests.support.agents import APP, AsyncScript, Script, call, calling, contents
+from savers import FileSystemSaver, MemorySaver
+from tests.support.agents import APP, AsyncScript, Script, call, calling, contents, transcript
 from tests.support.graphs import make_chain
 
 
@@ -564,3 +565,37 @@ def test_a_limit_that_would_have_no_effect_is_refused(agent, write):
     with pytest.raises(AgentConfigurationError, match="set that of the outer agent") as caught:
         load_agent(path)
     assert (caught.value.line, caught.value.key) == (3, "steps[1]")
+
+
+# Threads do not interfere
+
+
+@tool(requires_approval=True)
+def sell(item: str) -> str:
+    """Sell something."""
+    return f"sold {item}"
+
+
+def sell_what_is_asked(messages):
+    verb, _, thing = messages[-1]["content"].partition(" ")
+    if verb == "sell":
+        return calling(call("sell", id=f"c{len(messages)}", item=thing))
+    return f"{len(messages)}: {verb} {thing}"
+
+
+def converse(saver, thread, name):
+    """Have the conversation of a user; return its transcript and its nodes."""
+    agent = AgentBuilder().with_chat(sell_what_is_asked, name="chat").with_tools(sell).with_checkpointer(saver).build()
+    for given in (f"I am {name}", f"sell {name}", GraphResume(True), "sell rum", GraphResume(False), "bye"):
+        agent.run(given, thread)
+    history = agent.get_state_history(thread)
+    return transcript(history[0].values), [(snapshot.node, snapshot.next) for snapshot in history]
+
+
+@pytest.mark.requirement("P26")
+def test_conversations_at_the_same_time_end_as_each_does_alone(tmp_path, sweep):
+    names = [f"user-{number}" for number in range(sweep.count(200, 24))]
+    with FileSystemSaver(tmp_path, fsync="never") as saver, ThreadPoolExecutor(16) as pool:
+        ends = pool.map(lambda name: converse(saver, f"thread of {name}", name), names)
+        for name, end in zip(names, ends, strict=True):
+            assert end == converse(MemorySaver(), "alone", name)

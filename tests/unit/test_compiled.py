@@ -1,10 +1,13 @@
-"""CompiledGraph: looking at threads, and its small things."""
+"""CompiledGraph: looking at threads, the warning of a run without a thread id, and its small things."""
+
+import asyncio
+import warnings
 
 import pytest
 
-from graphkit import END, START, CompileConfig, RunnableConfig
+from graphkit import END, START, CompileConfig, DefaultThreadWarning, GraphResume, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from savers import MemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.support.graphs import LOG, make_chain, nodes_of
 
 CONFIG = RunnableConfig("t", metadata={"k": 1})
@@ -81,3 +84,64 @@ def test_an_answer_is_no_checkpoint_to_resume_from(graph, answer):
     compiled.invoke({}, CONFIG)
     with pytest.raises(TypeError, match="GraphResume"):
         compiled.resume("t", answer)
+
+
+# A run without a thread id on a durable saver says, once for each saver, whose state it takes
+
+
+@pytest.fixture
+def store(tmp_path):
+    return FileSystemSaver(tmp_path)
+
+
+RUNS = {
+    "invoke": lambda app: app.invoke({}),
+    "stream": lambda app: list(app.stream({}, {"configurable": {}})),
+    "ainvoke": lambda app: asyncio.run(app.ainvoke({})),
+    "resume": lambda app: app.invoke(GraphResume(update={"n": 2})),
+}
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_without_a_thread_id_on_a_durable_saver_warns_once(graph, store, run):
+    app = graph.compile(checkpoint_saver=store)
+    app.invoke({}, RunnableConfig("$default"))
+    with pytest.warns(DefaultThreadWarning, match=r"no thread id.*'\$default'.*thread_id") as caught:
+        RUNS[run](app)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RUNS[run](app)
+        RUNS[run](graph.compile(checkpoint_saver=store))
+
+
+def test_the_warning_blames_the_line_that_runs_the_graph(graph, store):
+    with pytest.warns(DefaultThreadWarning) as caught:
+        graph.compile(checkpoint_saver=store).invoke({})
+    assert caught[0].filename == __file__
+
+
+def test_a_wrapper_is_as_durable_as_what_it_wraps(graph, store):
+    with pytest.warns(DefaultThreadWarning):
+        graph.compile(checkpoint_saver=SaverWrapper(store)).invoke({})
+    assert not SaverWrapper(MemorySaver()).is_durable
+
+
+@pytest.mark.parametrize("store", [MemorySaver(), VersionedMemorySaver(), None])
+def test_a_saver_that_forgets_everything_does_not_warn(graph, store):
+    graph.compile(checkpoint_saver=store).invoke({})
+
+
+def test_a_thread_id_and_looking_and_correcting_do_not_warn(graph, store):
+    app = graph.compile(checkpoint_saver=store)
+    app.invoke({}, RunnableConfig("$default"))
+    app.update_state(None, {"n": 3})
+    assert app.get_state().state["n"] == 3
+
+
+def test_the_warning_as_an_error_is_raised_before_anything_runs(graph, store):
+    app = graph.compile(checkpoint_saver=store)
+    with pytest.raises(DefaultThreadWarning):
+        app.invoke({})
+    assert not store.list()

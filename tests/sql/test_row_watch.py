@@ -17,6 +17,7 @@ from tests.support import postgres_server
 from tests.support.checkpoints import make_interrupt
 from tests.support.client import start_client
 from tests.support.databases import PostgresSession, limit_wait_for_puts, open_commits
+from tests.support.disks import count_open_files
 
 LONG = 60.0
 """No change may wait for the next read of all histories."""
@@ -53,12 +54,15 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert take(watch).kind == "delete"
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_watch_hears_of_changes_after_one_that_could_not_begin(saver, monkeypatch):
+    counts = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        with pytest.raises(RuntimeError):
-            saver.watch("t", interval=LONG)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                saver.watch("t", interval=LONG)
+            counts.append(count_open_files())
+    assert counts[0] == counts[1]
     with saver.watch("t", interval=LONG) as watch:
         assert watch.get(0) is None
         checkpoint_id = put(saver)

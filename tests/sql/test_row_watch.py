@@ -3,12 +3,14 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import Mock
 
 import psycopg
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.abc import Watch
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
@@ -52,6 +54,30 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert watch.get(0) is None
         other.delete("t")
         assert take(watch).kind == "delete"
+
+
+def test_a_reader_that_sleeps_is_woken_by_a_change_by_wake_and_by_close(saver, monkeypatch):
+    monkeypatch.setattr("graphkit._saver.watch._LONGEST_SLEEP", LONG / 2)
+    sleep = Watch._sleep_until
+    sleeps = threading.Event()
+
+    def sleep_until(watch, time):
+        sleeps.set()
+        sleep(watch, time)
+
+    monkeypatch.setattr(Watch, "_sleep_until", sleep_until)
+    watch = saver.watch("t", interval=LONG)
+    assert watch.get(0) is None
+    with ThreadPoolExecutor(2) as pool:
+        found = []
+        for end_sleep in (partial(put, saver), watch.wake, watch.close):
+            sleeps.clear()
+            reader = pool.submit(watch.get)
+            assert sleeps.wait(LONG)
+            ended = pool.submit(end_sleep)
+            found.append(reader.result(LONG / 4))
+            ended.result()
+    assert [change and change.kind for change in found] == ["checkpoint", None, None]
 
 
 def test_a_watch_hears_of_changes_after_one_that_could_not_begin(saver, monkeypatch):

@@ -350,7 +350,12 @@ class ChangeSource(ABC):
                     watcher = threading.Thread(
                         target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True
                     )
-                    watcher.start()
+                    try:
+                        watcher.start()
+                    except RuntimeError:
+                        stop.wake()
+                        self._watch(watch, stop)  # closes what was prepared
+                        raise
         except BaseException:
             # Without listeners there is no thread, so that the next one starts another.
             self._remove(listener)

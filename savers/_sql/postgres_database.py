@@ -425,17 +425,18 @@ class GuestConnections(Connections):
                 raise self._explain(error) from error
             session: PostgresSession | None = None
             try:
-                session = loan.session = self._find_session(connection)
-                if session.is_usable():
-                    session.begin_autocommit()
-                    return loan
+                if not connection.closed:
+                    session = loan.session = self._find_session(connection)
+                    if session.is_usable():
+                        session.begin_autocommit()
+                        return loan
             except BaseException:
                 if session is not None:
                     session.restore_mode()
                 pool.putconn(connection)
                 raise
             # The server has ended this connection, and so probably all of them.
-            session.close()
+            connection.close()
             pool.putconn(connection)
             pool.check()
 

@@ -93,8 +93,8 @@ class _Guard:
         self.metadata_of: Callable[[Any], Mapping[str, Any]] | None = getattr(policy, "metadata_of", None)
         self._first_put = threading.RLock()
         """Held to put the first checkpoint of a thread, if the policy marks checkpoints."""
-        self._running: set[str] = set()
-        """The threads whose run lock is held through this object."""
+        self._running: dict[object, str] = {}
+        """The threads whose run lock is held through this object, once for each time that the holder has entered it."""
 
     # Asking
 
@@ -224,7 +224,7 @@ class _Guard:
             return
         with ExitStack() as stack:
             # In this order: what holds the lock of this object never waits for a run.
-            if config.thread not in self._running:
+            if config.thread not in list(self._running.values()):
                 stack.enter_context(self._saver.run_lock(config))
             stack.enter_context(self._first_put)
             self.require("put", config)
@@ -233,12 +233,13 @@ class _Guard:
     @contextmanager
     def note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
         """Hold a run lock in the block, so that a put there does not take it."""
+        entry = object()
         with lock:
             try:
-                self._running.add(thread_id)
+                self._running[entry] = thread_id
                 yield
             finally:
-                self._running.discard(thread_id)
+                self._running.pop(entry, None)
 
 
 def _make_error(principal: Any, operation: str, config: RunnableConfig) -> AccessDeniedError:

@@ -466,7 +466,10 @@ def test_export_and_import(store, tmp_path, saver):
 
 def test_an_export_replaces_no_file_but_its_own(store, tmp_path):
     assert_refused(graphkit("export", store, "--output", ""), 2, "needs the name of a file")
-    assert_refused(graphkit("export", store, "--output", os.devnull), 15, "it is not a file")
+    pipe = tmp_path / "pipe"  # as /dev/null is, which a fault would replace for the whole machine
+    os.mkfifo(pipe)
+    assert_refused(graphkit("export", store, "--output", pipe), 15, "it is not a file")
+    assert pipe.is_fifo()
     own = tmp_path / "all.jsonl.part"
     own.write_text("the user's")
     assert graphkit("export", store, "--output", tmp_path / "all.jsonl").code == 0

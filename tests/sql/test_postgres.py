@@ -259,6 +259,15 @@ def test_a_guest_survives_the_end_of_all_connections_and_forgets_them(server, ma
     assert ended() is None
 
 
+def test_a_guest_passes_over_a_connection_that_was_closed_in_its_pool(make_pool, schema):
+    pool = make_pool(max_size=1)
+    database = PostgresDatabase(pool=pool, schema=schema)
+    with pool.connection() as connection:
+        pass
+    connection.close()
+    assert database.read("SELECT 1") == [(1,)]
+
+
 def test_an_interrupt_at_the_end_of_a_return_gives_no_connection_to_a_pool_twice(make_pool, schema, monkeypatch):
     pool = make_pool(max_size=1)
     database = PostgresDatabase(pool=pool, schema=schema)

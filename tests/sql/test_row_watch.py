@@ -3,12 +3,14 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import Mock
 
 import psycopg
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.abc import Watch
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
@@ -17,6 +19,7 @@ from tests.support import postgres_server
 from tests.support.checkpoints import make_interrupt
 from tests.support.client import start_client
 from tests.support.databases import PostgresSession, limit_wait_for_puts, open_commits
+from tests.support.disks import count_open_files
 
 LONG = 60.0
 """No change may wait for the next read of all histories."""
@@ -53,12 +56,39 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert take(watch).kind == "delete"
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_reader_that_sleeps_is_woken_by_a_change_by_wake_and_by_close(saver, monkeypatch):
+    monkeypatch.setattr("graphkit._saver.watch._LONGEST_SLEEP", LONG / 2)
+    sleep = Watch._sleep_until
+    sleeps = threading.Event()
+
+    def sleep_until(watch, time):
+        sleeps.set()
+        sleep(watch, time)
+
+    monkeypatch.setattr(Watch, "_sleep_until", sleep_until)
+    watch = saver.watch("t", interval=LONG)
+    assert watch.get(0) is None
+    with ThreadPoolExecutor(2) as pool:
+        found = []
+        for end_sleep in (partial(put, saver), watch.wake, watch.close):
+            sleeps.clear()
+            reader = pool.submit(watch.get)
+            assert sleeps.wait(LONG)
+            ended = pool.submit(end_sleep)
+            found.append(reader.result(LONG / 4))
+            ended.result()
+    assert [change and change.kind for change in found] == ["checkpoint", None, None]
+
+
 def test_a_watch_hears_of_changes_after_one_that_could_not_begin(saver, monkeypatch):
+    counts = []
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        with pytest.raises(RuntimeError):
-            saver.watch("t", interval=LONG)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                saver.watch("t", interval=LONG)
+            counts.append(count_open_files())
+    assert counts[0] == counts[1]
     with saver.watch("t", interval=LONG) as watch:
         assert watch.get(0) is None
         checkpoint_id = put(saver)

@@ -890,7 +890,11 @@ def test_a_run_makes_a_thread_of_its_own(owned):
     with acting_as("bob"):
         assert is_refused(app.invoke, {"n": 1}, "t")
     with acting_as("ann"), owned.run_lock("u"):
-        owned.put("u", made({"n": 1}))
+        with owned.run_lock("u"):
+            pass
+        # A thread of execution that does not hold the lock itself, as that of a run's writer.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(put_as, "ann", owned, "u").result()
 
     checkpoints = [*owned.delegate.list("t"), *owned.delegate.list("u")]
 

@@ -1,5 +1,6 @@
 """Savers among many clients, and SQL savers when the database changes under them."""
 
+import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,15 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointConflictError, CheckpointCorruptionError, CheckpointNotFoundError, ThreadBusyError
+from graphkit.compat.go_agents import GraphConfig
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    ThreadBusyError,
+)
+from graphkit.registry import get_saver
 from graphkit.testing import made
 from savers import PostgresSaver
 from tests.sql.savers import every_store, fill, put, run_sql
@@ -19,6 +28,7 @@ from tests.support.checkpoints import list_ids, list_states
 from tests.support.client import start_client
 from tests.support.databases import OutcomeUnknownError, limit_read
 from tests.support.forked import run_in_child
+from tests.support.graphs import make_chain
 from tests.support.logs import limit_cache
 
 # Since 3.12 a fork beside other threads warns; that it may still happen is what is tested here.
@@ -350,3 +360,22 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
     assert sum(sizes) <= 200_000
     for thread in threads:
         assert saver.get(thread).state["n"] == 11
+
+
+@pytest.mark.requirement("G35", "P3")
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_graph_runs_and_continues_on_a_database_from_json_alone(kind, request, tmp_path):
+    options = {"db_file": str(tmp_path / "missing" / "parent" / "runs.db")}
+    if kind == "postgres":
+        server = request.getfixturevalue("server")
+        options = {"connection_string": server.connection_string, "schema": request.getfixturevalue("schema")}
+    text = json.dumps({"checkpoint": {"store": kind, "interval": 1, "preserve": True, "options": options}})
+
+    graph = make_chain({}, add=lambda state: {"n": state.get("n", 0) + 1})
+    for expected in (1, 2):
+        app = graph.compile(**GraphConfig.from_json(text).compile_options())
+        with app.compile_config.saver:
+            assert app.invoke({}, T)["n"] == expected
+
+    with pytest.raises(CheckpointerConfigurationError, match=next(iter(options))):
+        get_saver(kind)

@@ -132,11 +132,7 @@ def test_a_started_server_offers_its_tools_and_answers(local):
 
 
 def test_the_settings_choose_tools_approval_and_names(plain):
-    settings = plain.settings | {
-        "tools": ["process", "add"],
-        "requires_approval": ["add"],
-        "prefix": "my.",
-    }
+    settings = plain.settings | {"tools": ["process", "add"], "requires_approval": ["add"], "prefix": "my."}
     listed = McpServers({"test": settings}).tools()
     assert [(tool.name, tool.requires_approval) for tool in listed] == [("my_process", False), ("my_add", True)]
     assert asyncio.run(listed[1].function(a=1, b=2)) == "3"

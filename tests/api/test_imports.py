@@ -74,7 +74,7 @@ def test_a_graph_of_channels_without_a_saver_loads_no_codec():
 def test_help_and_version_load_neither_commands_nor_the_parser(arguments):
     modules = loaded(COMMAND.format(arguments=arguments, unwanted={"click", "savers", *HEAVY}))
     assert {*modules} - {*loaded("import sys, graphkit")} == {
-        *["graphkit.cli", "graphkit.cli.commands", "graphkit.cli.main"],
+        *["graphkit.cli", "graphkit.cli.commands", "graphkit.cli.main"]
     }
 
 

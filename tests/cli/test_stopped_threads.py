@@ -97,10 +97,7 @@ def test_an_unknown_schedule_is_not_found_and_the_known_ones_are_named(runs):
 
 
 def test_a_schedule_that_makes_no_sense_is_refused(runs):
-    for done, text in (
-        (add(runs, cron="0 9 * *"), "five fields"),
-        (add(runs, "--input", "[1]"), "JSON object"),
-    ):
+    for done, text in ((add(runs, cron="0 9 * *"), "five fields"), (add(runs, "--input", "[1]"), "JSON object")):
         assert (done.code in {2, 18}, text in done.err) == (True, True), done.err
     assert not runs.exists()
 

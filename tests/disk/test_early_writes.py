@@ -251,12 +251,7 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
 
 
 def _race(root, name):
-    FileSystemSaver(root, fsync="never").put_writes(
-        at("none"),
-        {"who": name, name: True},
-        keep=["who"],
-        early=True,
-    )
+    FileSystemSaver(root, fsync="never").put_writes(at("none"), {"who": name, name: True}, keep=["who"], early=True)
 
 
 def test_of_two_processes_that_write_for_a_checkpoint_to_come_one_is_first(tmp_path):

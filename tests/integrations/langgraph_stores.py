@@ -9,10 +9,7 @@ from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, Postgre
 from tests.support.savers import ListingSaver
 
 DATABASES = ["sqlite", "postgres"]
-MADE = {
-    "MemorySaver": savers.MemorySaver,
-    "ListingSaver": ListingSaver,
-}
+MADE = {"MemorySaver": savers.MemorySaver, "ListingSaver": ListingSaver}
 """Savers that are used through the contract; ListingSaver has the defaults for most of it."""
 OTHERS = [*DATABASES, *MADE]
 """All kinds but files."""

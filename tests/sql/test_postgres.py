@@ -415,7 +415,7 @@ def test_a_transaction_of_a_paused_process_is_ended_by_the_server(
 def is_sleeping(server):
     return server.execute(
         "SELECT 1 FROM pg_stat_activity "
-        "WHERE query LIKE '%pg_sleep(CASE%' AND state = 'active' AND pid <> pg_backend_pid()",
+        "WHERE query LIKE '%pg_sleep(CASE%' AND state = 'active' AND pid <> pg_backend_pid()"
     )
 
 

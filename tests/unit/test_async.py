@@ -314,8 +314,7 @@ RUNNING = make_graphs(run_what_was_cancelled)
 
 
 @pytest.mark.parametrize(
-    ("how", "graph"),
-    [*(("async", graph) for graph in (*AWAITING, *RUNNING)), *(("sync", graph) for graph in RUNNING)],
+    ("how", "graph"), [*(("async", graph) for graph in (*AWAITING, *RUNNING)), *(("sync", graph) for graph in RUNNING)]
 )
 def test_what_awaits_a_cancelled_task_fails_and_cancels_no_run(saver, how, graph):
     with pytest.raises(GraphRunnerError, match="awaited a task that was cancelled"):

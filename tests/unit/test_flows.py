@@ -291,8 +291,7 @@ def test_an_item_may_take_the_config():
 
 @pytest.mark.requirement("G31")
 @pytest.mark.parametrize(
-    ("workers", "items", "expected"),
-    [(3, 9, 3), (100, 4, 4), (None, 64, min(2 * os.cpu_count(), 16))],
+    ("workers", "items", "expected"), [(3, 9, 3), (100, 4, 4), (None, 64, min(2 * os.cpu_count(), 16))]
 )
 def test_how_many_run_at_once(workers, items, expected):
     calls = ConcurrentCalls(expected)

@@ -430,8 +430,7 @@ def test_an_interruptable_action_in_a_branch(saver, go):
 
 
 @pytest.mark.parametrize(
-    ("kind", "latest", "place"),
-    [("before", ("a", "__PARALLEL__(a)"), 1), ("after", ("__PARALLEL__(a)", "d"), -2)],
+    ("kind", "latest", "place"), [("before", ("a", "__PARALLEL__(a)"), 1), ("after", ("__PARALLEL__(a)", "d"), -2)]
 )
 @pytest.mark.parametrize("node", ["b", "b2", "e", "c"])
 def test_a_declared_stop_at_a_branch_node_is_at_its_fork(saver, go, kind, latest, place, node):

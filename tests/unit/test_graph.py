@@ -72,8 +72,7 @@ def test_the_graphs_retry_is_for_nodes_without_their_own():
 
 
 @pytest.mark.parametrize(
-    ("id", "action", "items"),
-    [("a", node, "k"), ("m", None, "k"), ("m", node, 3), ("m", StateGraph({}), "k")],
+    ("id", "action", "items"), [("a", node, "k"), ("m", None, "k"), ("m", node, 3), ("m", StateGraph({}), "k")]
 )
 def test_map_nodes_that_are_refused(graph, id, action, items):
     with pytest.raises(GraphStateError):
@@ -116,13 +115,7 @@ def test_edges_that_are_refused(graph, source, target):
 @pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("source", "condition", "mappings"),
-    [
-        (END, node, None),
-        ("a", node, {}),
-        ("a", "b", {"x": "a"}),
-        ("a", node, {"x": ["a"]}),
-        (START, node, None),
-    ],
+    [(END, node, None), ("a", node, {}), ("a", "b", {"x": "a"}), ("a", node, {"x": ["a"]}), (START, node, None)],
 )
 def test_conditional_edges_that_are_refused(graph, source, condition, mappings):
     with pytest.raises(GraphStateError):

@@ -75,13 +75,7 @@ def test_a_graph_refuses_options_that_would_be_ignored(name, value):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("concurrency", float("nan")),
-        ("concurrency", True),
-        ("on_output", 5),
-        ("on_output", answer_later),
-        ("retry", 3),
-    ],
+    [("concurrency", float("nan")), ("concurrency", True), ("on_output", 5), ("on_output", answer_later), ("retry", 3)],
 )
 def test_a_worker_refuses_options_before_it_takes_a_run(name, value):
     saver = MemorySaver()

@@ -483,10 +483,7 @@ def test_no_crash_skips_a_declared_stop_in_a_nested_graph(options, go):
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
     ("node", "options", "answer", "log"),
-    [
-        (asking, {}, "ok", ["ok"]),
-        (Node("p", []), {"interrupt_after": ["p"]}, {"log": "ok"}, ["p", "ok"]),
-    ],
+    [(asking, {}, "ok", ["ok"]), (Node("p", []), {"interrupt_after": ["p"]}, {"log": "ok"}, ["p", "ok"])],
     ids=["inside", "after its last node"],
 )
 def test_after_a_death_in_an_answer_the_question_waits_exactly_if_it_can_be_answered(

@@ -162,8 +162,7 @@ def test_an_overridden_method_holds_for_its_twins_and_spellings():
 
 @pytest.mark.requirement("L16")
 @pytest.mark.parametrize(
-    ("checkpoint", "reason"),
-    [(made({"n": 1}, node_id=""), "node_id is empty"), (made({}), "state is empty")],
+    ("checkpoint", "reason"), [(made({"n": 1}, node_id=""), "node_id is empty"), (made({}), "state is empty")]
 )
 def test_a_validating_saver_refuses_empty_nodes_and_states(checkpoint, reason):
     inner = ScriptedSaver(MemorySaver())

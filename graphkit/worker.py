@@ -507,6 +507,11 @@ class Worker:
             due = self._measure_since(changed_at)
             submission = Submission.find(info.next_node_id, info.metadata)
             if submission is not None and submission.at is not None:
+                if not submission.is_due(self._now()):
+                    # Not even a look: a store may have many of them.
+                    self._alarms.set_earlier(thread, submission.at)
+                    self._agenda.discard(thread)
+                    return
                 due = max(due, self._measure_since(submission.at))
             candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:

@@ -204,6 +204,8 @@ def open_store(
     if is_sealed and key_file is not None:
         options["cipher"] = key_file
     _check_store(store, create=create, is_sealed="cipher" in options)
+    if store.kind == FILE:
+        _check_directory(Path(store.argument), create=create, has_kind=store.argument != name)
     if store.schema is not None:
         options["schema"] = store.schema
     saver = _make_saver(store.kind, options, fsync)
@@ -223,9 +225,10 @@ def open_store(
 
 def names_store(name: str) -> bool:
     """Return whether a word names something that may be a store: something that exists, or a kind of store."""
-    store = parse_store_name(name)
+    if parse_store_name(name) != StoreName(FILE, name):
+        return True
     try:
-        return store.kind != FILE or Path(store.argument).exists()
+        return Path(name).exists()
     except OSError:  # it is too long for a path
         return False
 
@@ -293,9 +296,7 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
 
     Raises:
         UsageError: there is nothing after it.
-        CheckpointerConfigurationError: a directory or a database file is missing and may not be created, or the kind
-            has no keys.
-        CheckpointFormatError: a directory is not a store.
+        CheckpointerConfigurationError: a database file is missing and may not be created, or the kind has no keys.
     """
     if is_sealed and store.kind not in _ARGUMENTS:
         raise CheckpointerConfigurationError(
@@ -305,8 +306,6 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
     what = _ARGUMENTS.get(store.kind)
     if what is not None and not store.argument:
         raise UsageError(f"{store.kind}: needs {what} after it")
-    if store.kind == FILE:
-        _check_directory(Path(store.argument), create=create)
     if store.kind != SQLITE or create:
         return
     path = Path(store.argument)
@@ -318,8 +317,13 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
         raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
 
 
-def _check_directory(path: Path, *, create: bool) -> None:
-    """Check the name of a directory, which is a misspelt kind if there is no such directory.
+def _check_directory(path: Path, *, create: bool, has_kind: bool) -> None:
+    """Check the name of a directory.
+
+    Args:
+        path: what the user typed, without the kind.
+        create: whether the directory may be missing or empty.
+        has_kind: whether a kind was before it; otherwise the beginning of a missing directory may be a misspelt kind.
 
     Raises:
         CheckpointerConfigurationError: the directory is missing and may not be created, or it is a file.
@@ -329,7 +333,7 @@ def _check_directory(path: Path, *, create: bool) -> None:
     if not path.exists():
         # The kind of `sqlit:runs.db` may be misspelt; it must not become a directory of this name.
         kind, colon, _ = str(path).partition(":")
-        kinds = _list_kinds() if colon else ()
+        kinds = _list_kinds() if colon and not has_kind else ()
         kind_hint = suggest(f"{kind}:", [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return

@@ -80,6 +80,7 @@ def test_the_first_word_is_no_store_if_the_environment_names_one(store):
     assert read_json("search", "user=" + 5_000 * "x", "step=1", **here) == []
     assert graphkit("diff", "order-18", "0013", "0011", **here).code == 0
     assert_refused(graphkit("stats", "sqlite:missing.db", **here), 18, "there is no database file")
+    assert_refused(graphkit("stats", "disk:missing", **here), 18, "there is no directory")
     assert (
         graphkit("export", "order-17", "--dry-run", **here).out
         == "would export 1 thread to standard output: order-17\n"
@@ -123,6 +124,8 @@ def test_a_misspelt_kind_makes_no_directory(store, tmp_path, monkeypatch, name):
     for command in (["threads", name], ["copy", store, "--to", name]):
         assert_refused(graphkit(*command), 18, "did you mean")
         assert sorted(tmp_path.iterdir()) == before
+    assert graphkit("copy", store, "--to", f"file:{name}").code == 0
+    assert (tmp_path / name).is_dir()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

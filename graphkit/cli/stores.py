@@ -62,13 +62,20 @@ def parse_store_name(name: str) -> StoreName:
     if name.startswith(_URL_SCHEMES):
         return StoreName(POSTGRES, *_split_schema(name))
     kind, colon, argument = name.partition(":")
-    if not colon or kind not in _list_kinds() or Path(name).exists():
+    if not colon or kind not in _list_kinds() or _exists(name):
         return StoreName(FILE, name)
     if kind in _FILE_KINDS:
         return StoreName(FILE, argument)
     if kind == POSTGRES:
         return StoreName(POSTGRES, *_split_schema(argument))
     return StoreName(kind, argument)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # it is too long for a path, as a connection string may be
+        return False
 
 
 def strip_kind(name: str, kind: str) -> str:
@@ -80,7 +87,7 @@ def strip_kind(name: str, kind: str) -> str:
         name: what the user typed.
         kind: the only kind that may stand there.
     """
-    if name.startswith(_URL_SCHEMES) or Path(name).exists():
+    if name.startswith(_URL_SCHEMES) or _exists(name):
         return name
     return name.removeprefix(f"{kind}:")
 
@@ -225,12 +232,7 @@ def open_store(
 
 def names_store(name: str) -> bool:
     """Return whether a word names something that may be a store: something that exists, or a kind of store."""
-    if parse_store_name(name) != StoreName(FILE, name):
-        return True
-    try:
-        return Path(name).exists()
-    except OSError:  # it is too long for a path
-        return False
+    return parse_store_name(name) != StoreName(FILE, name) or _exists(name)
 
 
 def is_new_directory(name: str) -> bool:

@@ -60,6 +60,7 @@ def test_what_a_name_stands_for():
         ("postgres:schema=", StoreName("postgres", "", "")),
         ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
         ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),
+        ("postgres:password=" + 999 * "x", StoreName("postgres", "password=" + 999 * "x")),
     ):
         assert parse_store_name(name) == parsed
 

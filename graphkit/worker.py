@@ -427,7 +427,10 @@ class Worker:
             now = self._now()
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
-                candidate = self._agenda.get(thread) or _Candidate(self._measure_since(time))
+                due = self._measure_since(time)
+                candidate = self._agenda.get(thread) or _Candidate(due)
+                # The worker may have left the thread alone, at another checkpoint.
+                candidate.due = min(candidate.due, due)
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
             return self._agenda.take()

@@ -6,7 +6,7 @@ from time import monotonic, sleep as sleep_here
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep, wait_until
+from graphkit import GraphResume, RetryPolicy, RunnableConfig, interrupt, operations, sleep, wait_until
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
@@ -449,3 +449,19 @@ def test_a_fault_at_each_write(tmp_path, fault, sweep):
                 saver.on(method, fail, times=None, late=fault == "killed after")
 
         run(tmp_path / f"runs {nth}", script)
+
+
+def test_a_thread_that_was_left_alone_and_has_changed_since_is_woken(clock):
+    saver = MemorySaver()
+    app = make_chain(nap=nap(HOUR), again=nap(2 * HOUR)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    scripted = ScriptedSaver(saver)
+    worker = Worker(scripted, app, retry=RetryPolicy(max_attempts=1))
+    clock.advance(HOUR)
+    scripted.fail("recent", CheckpointStorageError("t", "read", OSError()))
+    assert worker.run(once=True) == 0
+
+    app.invoke(None, T)
+    clock.advance(2 * HOUR)
+    assert worker.run(once=True) == 1
+    assert status(saver) == "finished"

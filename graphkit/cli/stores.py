@@ -203,16 +203,12 @@ def open_store(
         CheckpointFormatError: the directory or the database is not a store, or is one of a newer
             version.
     """
-    if not name:
-        raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
     store = parse_store_name(name)
     options: dict[str, Any] = {"path": store.argument}
     key_file = KEY_FILE.get()
     if is_sealed and key_file is not None:
         options["cipher"] = key_file
-    _check_store(store, create=create, is_sealed="cipher" in options)
-    if store.kind == FILE:
-        _check_directory(Path(store.argument), create=create, has_kind=store.argument != name)
+    _check_store(name, store, create=create, is_sealed="cipher" in options)
     if store.schema is not None:
         options["schema"] = store.schema
     saver = _make_saver(store.kind, options, fsync)
@@ -254,6 +250,7 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
     store = parse_store_name(name)
     if store.kind != FILE:
         return open_store(name, create=True), {}
+    _check_store(name, store, create=True, is_sealed=False)
     key_file = KEY_FILE.get()
     return store.argument, {} if key_file is None else {"cipher": key_file}
 
@@ -293,13 +290,17 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     return saver
 
 
-def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
-    """Check the kind of a store, and what the user typed after it.
+def _check_store(name: str, store: StoreName, *, create: bool, is_sealed: bool) -> None:
+    """Check what the user typed as the name of a store, and what it stands for.
 
     Raises:
-        UsageError: there is nothing after it.
-        CheckpointerConfigurationError: a database file is missing and may not be created, or the kind has no keys.
+        UsageError: the name is empty, or there is nothing after the kind.
+        CheckpointerConfigurationError: a directory or a database file is missing and may not be created, or the kind
+            has no keys.
+        CheckpointFormatError: a directory is not a store.
     """
+    if not name:
+        raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
     if is_sealed and store.kind not in _ARGUMENTS:
         raise CheckpointerConfigurationError(
             f"a store of {store.kind} cannot be sealed, and --key-file (or GRAPHKIT_KEYS) asks for it: leave it "
@@ -308,15 +309,17 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
     what = _ARGUMENTS.get(store.kind)
     if what is not None and not store.argument:
         raise UsageError(f"{store.kind}: needs {what} after it")
+    if store.kind == FILE:
+        _check_directory(Path(store.argument), create=create, has_kind=store.argument != name)
     if store.kind != SQLITE or create:
         return
     path = Path(store.argument)
-    name = escape(store.argument)
+    file = escape(store.argument)
     if not path.exists():
         hint = _suggest_entry(path, are_files=True)
-        raise CheckpointerConfigurationError(f"there is no database file {name}{hint}")
+        raise CheckpointerConfigurationError(f"there is no database file {file}{hint}")
     if path.is_dir():
-        raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
+        raise CheckpointerConfigurationError(f"{file} is a directory; name the database file, or leave out {SQLITE}:")
 
 
 def _check_directory(path: Path, *, create: bool, has_kind: bool) -> None:

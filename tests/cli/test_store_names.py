@@ -122,7 +122,7 @@ def test_a_missing_directory_is_not_created(tmp_path):
 def test_a_misspelt_kind_makes_no_directory(store, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for command in (["threads", name], ["copy", store, "--to", name]):
+    for command in (["threads", name], ["copy", store, "--to", name], ["import-langgraph-sqlite", "x.db", name]):
         assert_refused(graphkit(*command), 18, "did you mean")
         assert sorted(tmp_path.iterdir()) == before
     assert graphkit("copy", store, "--to", f"file:{name}").code == 0

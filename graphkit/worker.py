@@ -425,7 +425,10 @@ class Worker:
             now = self._now()
             while (alarm := self._alarms.take(now)) is not None:
                 thread, time = alarm
-                candidate = self._agenda.get(thread) or _Candidate(self._measure_since(time))
+                due = self._measure_since(time)
+                candidate = self._agenda.get(thread) or _Candidate(due)
+                # The worker may have left the thread alone, at another checkpoint.
+                candidate.due = min(candidate.due, due)
                 candidate.was_alarmed = True
                 self._agenda.put(thread, candidate)
             return self._agenda.take()
@@ -505,6 +508,11 @@ class Worker:
             due = self._measure_since(changed_at)
             submission = Submission.find(info.next_node_id, info.metadata)
             if submission is not None and submission.at is not None:
+                if not submission.is_due(self._now()):
+                    # Not even a look: a store may have many of them.
+                    self._alarms.set_earlier(thread, submission.at)
+                    self._agenda.discard(thread)
+                    return
                 due = max(due, self._measure_since(submission.at))
             candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:

@@ -273,8 +273,11 @@ def _suggest_graph(wanted: str, owner: Any) -> str:
 
     graphs: list[str] = []
     for name, value in sorted(getattr(owner, "__dict__", {}).items()):
-        # An annotation is a class, or a string of any spelling of its path.
-        annotation = str(getattr(value, "__annotations__", {}).get("return")).rstrip("'>")
+        # An annotation is a class, or a string of any spelling of its path. What cannot be called may be a lazy object,
+        # such as the request of a web framework, which fails when it is asked.
+        annotation = ""
+        if callable(value):
+            annotation = str(getattr(value, "__annotations__", {}).get("return")).rstrip("'>")
         is_factory = annotation.rpartition(".")[2] in {"CompiledGraph", "StateGraph"}
         if not name.startswith("_") and (is_factory or isinstance(value, (CompiledGraph, StateGraph))):
             graphs.append(name)

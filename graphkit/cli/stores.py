@@ -62,13 +62,20 @@ def parse_store_name(name: str) -> StoreName:
     if name.startswith(_URL_SCHEMES):
         return StoreName(POSTGRES, *_split_schema(name))
     kind, colon, argument = name.partition(":")
-    if not colon or kind not in _list_kinds() or Path(name).exists():
+    if not colon or kind not in _list_kinds() or _exists(name):
         return StoreName(FILE, name)
     if kind in _FILE_KINDS:
         return StoreName(FILE, argument)
     if kind == POSTGRES:
         return StoreName(POSTGRES, *_split_schema(argument))
     return StoreName(kind, argument)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # it is too long for a path, as a connection string may be
+        return False
 
 
 def strip_kind(name: str, kind: str) -> str:
@@ -80,7 +87,7 @@ def strip_kind(name: str, kind: str) -> str:
         name: what the user typed.
         kind: the only kind that may stand there.
     """
-    if name.startswith(_URL_SCHEMES) or Path(name).exists():
+    if name.startswith(_URL_SCHEMES) or _exists(name):
         return name
     return name.removeprefix(f"{kind}:")
 
@@ -196,14 +203,12 @@ def open_store(
         CheckpointFormatError: the directory or the database is not a store, or is one of a newer
             version.
     """
-    if not name:
-        raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
     store = parse_store_name(name)
     options: dict[str, Any] = {"path": store.argument}
     key_file = KEY_FILE.get()
     if is_sealed and key_file is not None:
         options["cipher"] = key_file
-    _check_store(store, create=create, is_sealed="cipher" in options)
+    _check_store(name, store, create=create, is_sealed="cipher" in options)
     if store.schema is not None:
         options["schema"] = store.schema
     saver = _make_saver(store.kind, options, fsync)
@@ -223,11 +228,7 @@ def open_store(
 
 def names_store(name: str) -> bool:
     """Return whether a word names something that may be a store: something that exists, or a kind of store."""
-    store = parse_store_name(name)
-    try:
-        return store.kind != FILE or Path(store.argument).exists()
-    except OSError:  # it is too long for a path
-        return False
+    return parse_store_name(name) != StoreName(FILE, name) or _exists(name)
 
 
 def is_new_directory(name: str) -> bool:
@@ -249,6 +250,7 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
     store = parse_store_name(name)
     if store.kind != FILE:
         return open_store(name, create=True), {}
+    _check_store(name, store, create=True, is_sealed=False)
     key_file = KEY_FILE.get()
     return store.argument, {} if key_file is None else {"cipher": key_file}
 
@@ -288,15 +290,17 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     return saver
 
 
-def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
-    """Check the kind of a store, and what the user typed after it.
+def _check_store(name: str, store: StoreName, *, create: bool, is_sealed: bool) -> None:
+    """Check what the user typed as the name of a store, and what it stands for.
 
     Raises:
-        UsageError: there is nothing after it.
+        UsageError: the name is empty, or there is nothing after the kind.
         CheckpointerConfigurationError: a directory or a database file is missing and may not be created, or the kind
             has no keys.
         CheckpointFormatError: a directory is not a store.
     """
+    if not name:
+        raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
     if is_sealed and store.kind not in _ARGUMENTS:
         raise CheckpointerConfigurationError(
             f"a store of {store.kind} cannot be sealed, and --key-file (or GRAPHKIT_KEYS) asks for it: leave it "
@@ -306,20 +310,25 @@ def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
     if what is not None and not store.argument:
         raise UsageError(f"{store.kind}: needs {what} after it")
     if store.kind == FILE:
-        _check_directory(Path(store.argument), create=create)
+        _check_directory(Path(store.argument), create=create, has_kind=store.argument != name)
     if store.kind != SQLITE or create:
         return
     path = Path(store.argument)
-    name = escape(store.argument)
+    file = escape(store.argument)
     if not path.exists():
         hint = _suggest_entry(path, are_files=True)
-        raise CheckpointerConfigurationError(f"there is no database file {name}{hint}")
+        raise CheckpointerConfigurationError(f"there is no database file {file}{hint}")
     if path.is_dir():
-        raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
+        raise CheckpointerConfigurationError(f"{file} is a directory; name the database file, or leave out {SQLITE}:")
 
 
-def _check_directory(path: Path, *, create: bool) -> None:
-    """Check the name of a directory, which is a misspelt kind if there is no such directory.
+def _check_directory(path: Path, *, create: bool, has_kind: bool) -> None:
+    """Check the name of a directory.
+
+    Args:
+        path: what the user typed, without the kind.
+        create: whether the directory may be missing or empty.
+        has_kind: whether a kind was before it; otherwise the beginning of a missing directory may be a misspelt kind.
 
     Raises:
         CheckpointerConfigurationError: the directory is missing and may not be created, or it is a file.
@@ -329,7 +338,7 @@ def _check_directory(path: Path, *, create: bool) -> None:
     if not path.exists():
         # The kind of `sqlit:runs.db` may be misspelt; it must not become a directory of this name.
         kind, colon, _ = str(path).partition(":")
-        kinds = _list_kinds() if colon else ()
+        kinds = _list_kinds() if colon and not has_kind else ()
         kind_hint = suggest(f"{kind}:", [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return

@@ -1,6 +1,7 @@
 """agents schema, agents check and agents run: a conversation at the terminal."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -8,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from graphkit import ModelError
+from graphkit.agents import Agent
 from tests.support.terminal import assert_refused, assert_shows, graphkit, read_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -264,6 +266,17 @@ def test_ctrl_c_at_a_prompt_ends_a_conversation_without_a_traceback():
     done = run("--thread", "bob", stdin=Mock(side_effect=["Hello\n", KeyboardInterrupt]), terminal=True)
     assert "You said" in done.out
     assert (done.code, "Traceback" in done.err) == (130, False)
+
+
+def test_a_ctrl_c_before_a_turn_has_begun_ends_the_conversation_too(monkeypatch):
+    def begin(*args):
+        signal.raise_signal(signal.SIGINT)
+        return astream(*args)
+
+    astream = Agent.astream
+    monkeypatch.setattr(Agent, "astream", begin)
+    assert_shows(run("--thread", "bob", stdin="Hello\nmore\n"), 0, "1 turn; continue with --thread bob")
+    assert not Path("calls").exists()
 
 
 @pytest.mark.parametrize("store", ["{type: file, config: {base_directory: runs}}", ""], ids=["stored", "not stored"])

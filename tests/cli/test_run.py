@@ -310,6 +310,7 @@ def test_what_pydantic_refuses_is_said_stored_and_shown_without_its_words(runs, 
 
 
 def test_a_function_annotated_to_return_a_graph_is_suggested(runs, write_module):
-    write_module("fussy", FUSSY)
+    not_ready = 'settings = type("LazySettings", (), {"__getattr__": lambda *_: 1 / 0})()'
+    write_module("fussy", FUSSY + not_ready)
     assert run(runs, app="fussy:mak").err == "graphkit: --app: fussy has no mak; did you mean make?\n"
     assert run(runs, app="fussy:reserv").err.endswith("has no reserv; its graphs: app, make\n")

@@ -60,6 +60,7 @@ def test_what_a_name_stands_for():
         ("postgres:schema=", StoreName("postgres", "", "")),
         ("postgres:host=h user='a schema=x'", StoreName("postgres", "host=h user='a schema=x'")),
         ("postgres:nonsense schema=x", StoreName("postgres", "nonsense schema=x")),
+        ("postgres:password=" + 999 * "x", StoreName("postgres", "password=" + 999 * "x")),
     ):
         assert parse_store_name(name) == parsed
 
@@ -80,6 +81,7 @@ def test_the_first_word_is_no_store_if_the_environment_names_one(store):
     assert read_json("search", "user=" + 5_000 * "x", "step=1", **here) == []
     assert graphkit("diff", "order-18", "0013", "0011", **here).code == 0
     assert_refused(graphkit("stats", "sqlite:missing.db", **here), 18, "there is no database file")
+    assert_refused(graphkit("stats", "disk:missing", **here), 18, "there is no directory")
     assert (
         graphkit("export", "order-17", "--dry-run", **here).out
         == "would export 1 thread to standard output: order-17\n"
@@ -124,9 +126,11 @@ def test_a_missing_directory_is_not_created(tmp_path):
 def test_a_misspelt_kind_makes_no_directory(store, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for command in (["threads", name], ["copy", store, "--to", name]):
+    for command in (["threads", name], ["copy", store, "--to", name], ["import-langgraph-sqlite", "x.db", name]):
         assert_refused(graphkit(*command), 18, "did you mean")
         assert sorted(tmp_path.iterdir()) == before
+    assert graphkit("copy", store, "--to", f"file:{name}").code == 0
+    assert (tmp_path / name).is_dir()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

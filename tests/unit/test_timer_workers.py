@@ -6,7 +6,7 @@ from time import monotonic, sleep as sleep_here
 
 import pytest
 
-from graphkit import GraphResume, RunnableConfig, interrupt, operations, sleep, wait_until
+from graphkit import GraphResume, RetryPolicy, RunnableConfig, interrupt, operations, sleep, wait_until
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
@@ -71,19 +71,21 @@ def test_an_idle_worker_wakes_at_the_time(saver):
     assert log_of(saver) == ["awake"]
 
 
-def test_a_sleeping_thread_costs_no_reads(clock):
+def test_a_thread_that_is_not_due_costs_no_reads(clock):
     """A worker looks at it when it is due, and not before."""
     saver = ScriptedSaver(MemorySaver())
     app = make_chain(nap=nap(HOUR)).compile(checkpoint_saver=saver, clock=clock)
     for number in range(50):
         app.invoke({}, RunnableConfig(f"t{number}"))
+    app.submit({}, RunnableConfig("queued"), at=NOON + HOUR)
+    before = saver.count("recent")
     worker = Worker(saver, app)
     for _ in range(3):
         worker.run(once=True)
-    assert saver.count("recent") == 0
+    assert saver.count("recent") == before
     clock.advance(HOUR)
-    assert worker.run(once=True) == 50
-    assert saver.count("recent") > 0
+    assert worker.run(once=True) == 51
+    assert saver.count("recent") > before
 
 
 @pytest.mark.requirement("W4")
@@ -447,3 +449,19 @@ def test_a_fault_at_each_write(tmp_path, fault, sweep):
                 saver.on(method, fail, times=None, late=fault == "killed after")
 
         run(tmp_path / f"runs {nth}", script)
+
+
+def test_a_thread_that_was_left_alone_and_has_changed_since_is_woken(clock):
+    saver = MemorySaver()
+    app = make_chain(nap=nap(HOUR), again=nap(2 * HOUR)).compile(checkpoint_saver=saver, clock=clock)
+    app.invoke({}, T)
+    scripted = ScriptedSaver(saver)
+    worker = Worker(scripted, app, retry=RetryPolicy(max_attempts=1))
+    clock.advance(HOUR)
+    scripted.fail("recent", CheckpointStorageError("t", "read", OSError()))
+    assert worker.run(once=True) == 0
+
+    app.invoke(None, T)
+    clock.advance(2 * HOUR)
+    assert worker.run(once=True) == 1
+    assert status(saver) == "finished"

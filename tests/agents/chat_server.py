@@ -42,10 +42,7 @@ def calls(*wanted, content=None, **options):
         {
             "id": f"call_{number}",
             "type": "function",
-            "function": {
-                "name": name,
-                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
-            },
+            "function": {"name": name, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)},
         }
         for number, (name, arguments) in enumerate(wanted, 1)
     ]

@@ -1,6 +1,5 @@
 """How sweeps are sampled: evenly, the same every time, and nothing of them under --full."""
 
-import itertools
 from types import SimpleNamespace
 
 from tests.support.sweeps import Sweep, sampled_items
@@ -17,11 +16,9 @@ def test_a_full_run_takes_all_cases_and_the_full_number():
 class Item:
     """A collected test as far as it matters here; without arguments it carries no mark."""
 
-    def __init__(self, name, *args, params=None, **kwargs):
+    def __init__(self, name, *args):
         self.nodeid = name
-        if params:
-            self.callspec = SimpleNamespace(params=params)
-        self.marks = {"cell": None, "sweep": SimpleNamespace(args=args, kwargs=kwargs) if args else None}
+        self.marks = {"cell": None, "sweep": SimpleNamespace(args=args, kwargs={}) if args else None}
 
     def get_closest_marker(self, name):
         return self.marks[name]
@@ -31,23 +28,7 @@ def kept(*items):
     return [item.nodeid for item in sampled_items(items)]
 
 
-def cases(test, *args, parameters, **kwargs):
-    """Return an item of a test for each combination of these parameters."""
-    items = []
-    for values in itertools.product(*parameters.values()):
-        name = f"{test}[{'-'.join(map(str, values))}]"
-        items.append(Item(name, *args, params=dict(zip(parameters, values, strict=True)), **kwargs))
-    return items
-
-
 def test_of_a_marked_test_some_cases_are_kept_and_all_of_the_others():
     other = [Item(f"other[{number}]") for number in range(3)]
     marked = [Item(f"marked[{number}]", 2) for number in range(5)]
     assert kept(*other, *marked) == ["other[0]", "other[1]", "other[2]", "marked[0]", "marked[4]"]
-
-
-def test_combinations_take_other_values_in_turn():
-    parameters = {"kind": range(4), "opener": range(2), "way": range(4)}
-    ran = [name[5:-1].split("-") for name in kept(*cases("test", 1, of="way", in_turn=True, parameters=parameters))]
-    assert len(ran) == 8
-    assert {(opener, way) for _, opener, way in ran} == {(opener, way) for opener in "01" for way in "0123"}

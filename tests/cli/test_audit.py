@@ -49,11 +49,7 @@ def test_a_list_shows_who_did_what_and_how_it_ended(audited):
 
 
 def test_a_list_is_filtered(audited):
-    for options, count in (
-        (["--who", "ann"], 2),
-        (["--thread", "ann/1"], 3),
-        (["--thread", "ann"], 0),
-    ):
+    for options, count in ((["--who", "ann"], 2), (["--thread", "ann/1"], 3), (["--thread", "ann"], 0)):
         assert len(read_json("audit", "list", audited / "log", *options)) == count
     (put,) = read_json("audit", "list", audited / "log", "--operation", "put")
     assert put["digest"].startswith("sha256:")

@@ -86,13 +86,7 @@ def deep(tmp_path):
 
 @pytest.mark.requirement("H44")
 def test_one_key(deep):
-    for key, expected in (
-        ("a.b[2].c", "deep"),
-        ("a.b[-3]", 1),
-        ("a['odd.key']", 5),
-        ("none", None),
-        ("empty", []),
-    ):
+    for key, expected in (("a.b[2].c", "deep"), ("a.b[-3]", 1), ("a['odd.key']", 5), ("none", None), ("empty", [])):
         assert read_json("show", deep, "t", "--key", key) == expected
 
 

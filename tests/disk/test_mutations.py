@@ -230,11 +230,7 @@ MUTATIONS = {
         states("two_savers", "two_workers"),
     ),
     # A reader of the end of the log finds no write before its checkpoint.
-    "early distances": (
-        lambda: without(EarlyWrites, "measure"),
-        states("early_writes"),
-        states("langgraph_steps"),
-    ),
+    "early distances": (lambda: without(EarlyWrites, "measure"), states("early_writes"), states("langgraph_steps")),
     "the distance of others": (
         lambda: replacing(EarlyWrites, "measure", forgetting_other_distances),
         states("early_writes"),
@@ -248,10 +244,7 @@ MUTATIONS = {
         lambda: replacing(sync, "sync_bytes", believing_in_what_was_appended_meanwhile),
         states("late_worker"),
     ),
-    "zeros ahead": (
-        lambda: without(LogFile, "_write_and_extend", extend_with_ones),
-        states("puts"),
-    ),
+    "zeros ahead": (lambda: without(LogFile, "_write_and_extend", extend_with_ones), states("puts")),
 }
 CASES = [
     pytest.param(mutation, harness, id=f"{name} {number}")

@@ -136,6 +136,7 @@ def test_a_rollback_removes_nothing(waiting):
 
     head, *rest = read_json("history", waiting, "order-17")
     assert_begins_now(head, rest, before)
+
     assert (head["parent"], head["status"]) == (reserved, "interrupted")
 
 

@@ -354,6 +354,7 @@ def test_a_log_of_another_format_is_reported_and_left_alone(damaged, newer):
     damaged.write(data)
     saver = damaged.opener()
     (file,) = saver.verify().problems
+
     assert (file.state == "newer") is (newer != "format 1")
     assert not saver.repair().changed
     for use, *arguments in ((saver.get,), (saver.list,), (saver.put, make_checkpoint(9))):

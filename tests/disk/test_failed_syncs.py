@@ -118,6 +118,7 @@ def test_a_log_whose_torn_end_is_cut_off_by_a_sync_that_fails_is_rewritten(tmp_p
     assert path.stat().st_ino == number
     io.hook = None
     saver.put(CONFIG, make({"n": 3}, id="c3"))
+
     assert path.stat().st_ino != number
     expect_everywhere(tmp_path, saver, ["c0", "c1", "c2", "c3"])
     saver.close()
@@ -152,6 +153,7 @@ def test_a_release_whose_sync_fails_is_rewritten_before_it_is_finished(tmp_path)
     number = path.stat().st_ino
     with failing(io, "fsync", times=1), pytest.raises(CheckpointStorageError):
         saver.release(CONFIG)
+
     assert saver.release(CONFIG).version == 1
     assert path.with_name("v000001.log").stat().st_ino != number
     assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c1", "c0"]

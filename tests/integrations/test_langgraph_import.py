@@ -132,6 +132,7 @@ def test_everything_is_there_and_the_same(database, tmp_path):
     assert (report.ok, report.problems, report.threads, report.skipped, report.checkpoints) == (True, (), 6, 0, count)
 
     ours = FileSystemCheckpointSaver(runs, types=[Note])
+
     assert [step[:2] for step in steps] == [(done, count) for done in range(1, count + 1)]
     assert {thread_id for *_, thread_id in steps} == {*ours.store.threads()}
 

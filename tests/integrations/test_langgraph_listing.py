@@ -378,6 +378,7 @@ def test_copies_and_a_checkpoint_that_is_put_again_are_in_their_places(opener):
         saver.copy_thread("the last one", f"copy {number:02}")
     put_one(saver, "the last one", parent=first, n=1)
     found = [thread_of(saved.config) for saved in saver.list(None, limit=2)]
+
     assert found == ["the last one", "copy 00"]
 
     put_one(saver, "the last one", id=first)

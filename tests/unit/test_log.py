@@ -97,6 +97,7 @@ def test_in_a_longer_log_a_whole_keyframe_comes_when_the_changes_have_eight_time
         put(log, **others, n=number)
 
     numbers = list_keyframes(log)
+
     assert len(numbers) > 4
 
     frames = list_checkpoints(log)

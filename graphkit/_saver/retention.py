@@ -14,7 +14,7 @@ them in a history of their own, which `prune` does not count: they stay as long 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, final
 
@@ -131,6 +131,11 @@ def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retent
         left[namespace] = [info for info in history if info.id not in removed_ids]
         removable += found
     return removable
+
+
+def count_removed(removable: Iterable[CheckpointInfo]) -> int:
+    """Return how many checkpoints `prune` would report as removed: early writes do not count."""
+    return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
 
 
 def is_of_early_writes(namespace: str) -> bool:

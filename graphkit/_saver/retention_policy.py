@@ -25,7 +25,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import is_out_of_resources, name_threads
 from graphkit._saver.reports import OverLimit, RetentionReport
-from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
+from graphkit._saver.retention import Retention, RetentionOptions, count_removed, list_removable
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
 from graphkit._wording import describe_error, suggest
@@ -264,7 +264,7 @@ class _Pass:
             if removable and not self._dry_run:
                 removed = self._store.prune(thread_id, **self._options)
             else:
-                removed = sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
+                removed = count_removed(removable)
             if removed:
                 self._removed += removed
                 self._pruned.append(thread_id)

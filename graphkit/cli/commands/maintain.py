@@ -15,7 +15,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
-from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, list_removable
+from graphkit._saver.retention import Retention, RetentionOptions, count_removed, list_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
 from graphkit.cli import options
@@ -177,8 +177,7 @@ def _prune(saver: BaseCheckpointSaver, thread_id: str, criteria: RetentionOption
     """Prune a thread; return how many checkpoints were, or would be, removed."""
     if not dry_run:
         return saver.prune(thread_id, **criteria)
-    removable = list_removable(saver, thread_id, Retention(**criteria))
-    return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
+    return count_removed(list_removable(saver, thread_id, Retention(**criteria)))
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:

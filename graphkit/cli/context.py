@@ -232,10 +232,10 @@ class CliContext:
             self.writers_above.pop()
 
     @contextmanager
-    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[Callable[[], bool]]:
-        """Call `stop` at the first SIGINT or SIGTERM inside the block; yield what returns whether one has come.
+    def stop_on_signal(self, stop: Callable[[], object]) -> Iterator[Callable[[], None]]:
+        """Call `stop` at the first SIGINT or SIGTERM inside the block. The second one ends the process as usual.
 
-        The second one ends the process as usual.
+        Yields a function that calls `stop` again if a signal has come: perhaps there was nothing to stop yet.
         """
         previous: dict[int, Any] = {}
 
@@ -251,9 +251,13 @@ class CliContext:
                 os.write(_STDERR, b"stopping after the current node; press Ctrl-C again to stop now\n")
             stop()
 
+        def stop_again() -> None:
+            if not previous:
+                stop()
+
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, handle_first)
         try:
-            yield lambda: not previous
+            yield stop_again
         finally:
             restore()

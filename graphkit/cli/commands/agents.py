@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import click
@@ -218,11 +217,9 @@ class _Conversation:
         last: NodeOutput | None = None
         is_streamed = False
         try:
-            stop = partial(self._agent.graph.pause, self._thread)
-            with self._context.stop_on_signal(stop) as is_stopping:
+            with self._context.stop_on_signal(lambda: self._agent.graph.pause(self._thread)) as stop_again:
                 for output in step_through(self._agent.astream(given, self._thread), self._runner):
-                    if is_stopping():  # perhaps since before the run could be paused
-                        stop()
+                    stop_again()
                     last = output
                     if isinstance(output, StreamingOutput):
                         is_streamed = is_streamed or isinstance(output.chunk, str)

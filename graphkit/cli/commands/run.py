@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -212,12 +211,10 @@ def _follow(
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
 
-    stop = partial(graph.pause, config.thread)
-    with context.stop_on_signal(stop) as is_stopping:
+    with context.stop_on_signal(lambda: graph.pause(config.thread)) as stop_again:
         run = graph.astream if graph.topology.asynchronous else graph.stream
         for last in iterate(run(given, config)):
-            if is_stopping():  # perhaps since before the run could be paused
-                stop()
+            stop_again()
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:

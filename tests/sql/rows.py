@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from tests.support.databases import PostgresSession
 from tests.support.interruptions import count_signal_points, interrupt_signal_point
 
 
@@ -31,6 +32,18 @@ def positions(database, history):
         f"SELECT position FROM {database.names.records} WHERE history = ? ORDER BY position", (history,)
     )
     return [position for (position,) in rows]
+
+
+def call_within_next_statement(monkeypatch, call):
+    """Let the next statement on PostgreSQL call a function first, as a finalizer or the handler of a signal may."""
+    run = PostgresSession.run
+
+    def run_after_call(session, *statement):
+        monkeypatch.setattr(PostgresSession, "run", run)
+        call()
+        return run(session, *statement)
+
+    monkeypatch.setattr(PostgresSession, "run", run_after_call)
 
 
 USES = {

@@ -11,7 +11,7 @@ from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
-from tests.sql.rows import USES, interrupt_at_each_point
+from tests.sql.rows import USES, call_within_next_statement, interrupt_at_each_point
 from tests.support.databases import PostgresDatabase, PostgresSession
 
 OFTEN = 7
@@ -103,15 +103,12 @@ def test_a_signal_at_any_point_keeps_no_connection_of_an_application(server, gue
 def test_a_finalizer_within_a_statement_leaves_the_mode_of_the_connection(guest, schema, monkeypatch):
     database = PostgresDatabase(pool=guest, schema=schema, lock_timeout=0.1)
     database.read("SELECT 1")
-    run = PostgresSession.run
 
-    def run_after_another(session, *statement):
-        monkeypatch.setattr(PostgresSession, "run", run)
+    def read_another():
         with pytest.raises(CheckpointStorageError, match="in use"):
             database.read("SELECT 2")
-        return run(session, *statement)
 
-    monkeypatch.setattr(PostgresSession, "run", run_after_another)
+    call_within_next_statement(monkeypatch, read_another)
     assert database.read("SELECT 1") == [(1,)]
     assert guest.autocommit is False
     database.close()

@@ -16,15 +16,9 @@ from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from graphkit.testing import made
 from savers import PostgresSaver
-from tests.sql.rows import add_history, positions, put
+from tests.sql.rows import add_history, call_within_next_statement, positions, put
 from tests.support.checkpoints import list_numbers
-from tests.support.databases import (
-    OutcomeUnknownError,
-    PostgresDatabase,
-    PostgresSession,
-    end_idle_transactions_soon,
-    limit_read,
-)
+from tests.support.databases import OutcomeUnknownError, PostgresDatabase, end_idle_transactions_soon, limit_read
 from tests.support.forked import start_in_child
 
 PREPARED_AFTER = 5
@@ -340,16 +334,9 @@ def test_a_lost_connection_is_replaced_before_a_statement(server, database, hist
 
 def test_a_finalizer_within_a_statement_has_a_connection_of_its_own_and_both_are_kept(database, monkeypatch):
     database.read("SELECT 1")
-    run = PostgresSession.run
-
-    def run_after_another(session, *statement):
-        monkeypatch.setattr(PostgresSession, "run", run)
-        database.read("SELECT 2")
-        return run(session, *statement)
-
     sessions = set()
     for _ in range(3):
-        monkeypatch.setattr(PostgresSession, "run", run_after_another)
+        call_within_next_statement(monkeypatch, lambda: database.read("SELECT 2"))
         assert database.read("SELECT 1") == [(1,)]
         sessions.add(frozenset(database._connections._idle))
     assert [len(idle) for idle in sessions] == [2]
@@ -360,15 +347,12 @@ def test_a_finalizer_that_gets_no_connection_leaves_its_statement_its_own(open_p
     database = open_postgres(lock_timeout=0.1)
     read_process = "SELECT pg_backend_pid()"
     process = database.read(read_process)
-    run = PostgresSession.run
 
-    def run_after_another(session, *statement):
-        monkeypatch.setattr(PostgresSession, "run", run)
+    def read_another():
         with pytest.raises(CheckpointStorageError, match="all 1 connections were in use"):
             database.read("SELECT 2")
-        return run(session, *statement)
 
-    monkeypatch.setattr(PostgresSession, "run", run_after_another)
+    call_within_next_statement(monkeypatch, read_another)
     assert database.read(read_process) == process
     assert database.read(read_process) == process, "it was kept"
 

@@ -22,8 +22,7 @@ from graphkit._records.config import (
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.incomplete import copy_thread, remove_by_rewriting
-from graphkit._saver.langgraph_writes import EARLY_WRITES
-from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, iter_prunable
 from graphkit._saver.run_lock import (
     HeldRunLock,
     find_held_lock,
@@ -492,14 +491,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
         removed = 0
-        # Early writes last, because what is left of their owners decides.
-        for namespace in sorted(self.namespaces(thread_id), key=is_of_early_writes):
-            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
-            if is_of_early_writes(namespace):
-                owners = self.history(config.replace(checkpoint_ns=namespace.removeprefix(EARLY_WRITES)))
-                self._prune(config, retention.for_early_writes(owners))
-            else:
-                removed += self._prune(config, retention)
+        for config, chosen in iter_prunable(self, thread_id, retention):
+            count = self._prune(config, chosen)
+            if not is_of_early_writes(config.checkpoint_ns):
+                removed += count
         return removed
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:

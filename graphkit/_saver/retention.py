@@ -14,7 +14,7 @@ them in a history of their own, which `prune` does not count: they stay as long 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, final
 
@@ -117,25 +117,43 @@ class Retention:
         return [info for info in old if info.id not in kept_ids and info.id not in needed]
 
 
-def list_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> Sequence[CheckpointInfo]:
-    """Return what `prune` would remove from a thread: checkpoints, and then the early writes of removed ones."""
+def prune_thread(saver: BaseCheckpointSaver, thread_id: str, options: RetentionOptions, *, dry_run: bool) -> int:
+    """Prune a thread; return how many checkpoints were, or would be, removed. Early writes do not count.
+
+    Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under its
+    lock, because a run may have put checkpoints since then.
+    """
+    retention = Retention(**options)
     removable: list[CheckpointInfo] = []
-    left: dict[str, Sequence[CheckpointInfo]] = {}
-    for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
-        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        chosen = retention
-        if is_of_early_writes(namespace):
-            chosen = retention.for_early_writes(left.get(namespace.removeprefix(EARLY_WRITES), ()))
-        found = chosen.select_removable(history)
-        removed_ids = {info.id for info in found}
-        left[namespace] = [info for info in history if info.id not in removed_ids]
-        removable += found
-    return removable
-
-
-def count_removed(removable: Iterable[CheckpointInfo]) -> int:
-    """Return how many checkpoints `prune` would report as removed: early writes do not count."""
+    for config, chosen in iter_prunable(saver, thread_id, retention, removable):
+        removable += chosen.select_removable(saver.history(config))
+    if removable and not dry_run:
+        return saver.prune(thread_id, **options)
     return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
+
+
+def iter_prunable(
+    saver: BaseCheckpointSaver, thread_id: str, retention: Retention, removable: Sequence[CheckpointInfo] = ()
+) -> Iterator[tuple[RunnableConfig, Retention]]:
+    """Yield the histories of a thread, each with the retention that decides what stays in it.
+
+    Those of early writes come last, because what is left of their owners decides. It is read when it is their turn.
+
+    Args:
+        saver: the saver of the thread.
+        thread_id: the thread.
+        retention: what stays in histories of checkpoints.
+        removable: checkpoints that the caller has chosen so far, and has not removed.
+    """
+    for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
+        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+        if not is_of_early_writes(namespace):
+            yield config, retention
+            continue
+        owner = namespace.removeprefix(EARLY_WRITES)
+        removable_ids = {info.id for info in removable if info.checkpoint_ns == owner}
+        left = [info for info in saver.history(config.replace(checkpoint_ns=owner)) if info.id not in removable_ids]
+        yield config, retention.for_early_writes(left)
 
 
 def is_of_early_writes(namespace: str) -> bool:

@@ -25,7 +25,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import is_out_of_resources, name_threads
 from graphkit._saver.reports import OverLimit, RetentionReport
-from graphkit._saver.retention import Retention, RetentionOptions, count_removed, list_removable
+from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
 from graphkit._wording import describe_error, suggest
@@ -258,13 +258,7 @@ class _Pass:
             self.chosen.append(thread_id)
             if self._options is None:
                 return
-            # Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under
-            # its lock, because a run may have put checkpoints since then.
-            removable = list_removable(self._store, thread_id, Retention(**self._options))
-            if removable and not self._dry_run:
-                removed = self._store.prune(thread_id, **self._options)
-            else:
-                removed = count_removed(removable)
+            removed = prune_thread(self._store, thread_id, self._options, dry_run=self._dry_run)
             if removed:
                 self._removed += removed
                 self._pruned.append(thread_id)

@@ -15,7 +15,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
-from graphkit._saver.retention import Retention, RetentionOptions, count_removed, list_removable
+from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
 from graphkit.cli import options
@@ -153,7 +153,7 @@ def prune(
     for thread_id in context.track("pruning", threads):
         with failed.catch(thread_id):
             try:
-                count += _prune(saver, thread_id, criteria, dry_run=dry_run)
+                count += prune_thread(saver, thread_id, criteria, dry_run=dry_run)
             except CheckpointErasedError:
                 if thread is not None:
                     raise
@@ -171,13 +171,6 @@ def _collect_failures(saver: BaseCheckpointSaver, operation: str, threads: Seque
     # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
     fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
     return FailedThreads(operation, total=len(threads), fatal=fatal)
-
-
-def _prune(saver: BaseCheckpointSaver, thread_id: str, criteria: RetentionOptions, *, dry_run: bool) -> int:
-    """Prune a thread; return how many checkpoints were, or would be, removed."""
-    if not dry_run:
-        return saver.prune(thread_id, **criteria)
-    return count_removed(list_removable(saver, thread_id, Retention(**criteria)))
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:

@@ -39,37 +39,7 @@ from graphkit._values.channels import (
     ReplaceAllWith,
 )
 from graphkit._values.state import AgentState, MapFailure, MessagesState, StateSerializer
-from graphkit.errors import (
-    AccessDeniedError,
-    AgentConfigurationError,
-    AgentFileNotFoundError,
-    AgentFileSyntaxError,
-    CheckpointConflictError,
-    CheckpointCorruptionError,
-    CheckpointErasedError,
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointFormatError,
-    CheckpointKeyError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-    CheckpointStorageError,
-    DefaultThreadWarning,
-    GraphKitError,
-    GraphRunnerError,
-    GraphRunnerException,
-    GraphStateError,
-    GraphStateException,
-    InterruptExpiredError,
-    MaxIterationsError,
-    McpServerError,
-    McpToolError,
-    MissingDependencyError,
-    ModelError,
-    NodeExecutionError,
-    ThreadBusyError,
-    ToolError,
-)
+from graphkit.errors import *
 
 if TYPE_CHECKING:
     from graphkit._build.state_graph import MessagesStateGraph, StateGraph

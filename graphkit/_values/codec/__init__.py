@@ -273,13 +273,11 @@ class Reader:
         if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
-        entry = self._types.get(name)
-        if entry is None:
-            renamed = self._types.find_renamed(name)
-            if len(renamed) != 1:
-                reason = explain_ambiguous(renamed) if renamed else explain_unknown(name)
-                raise CheckpointSerializationError("", name, reason, raw)
-            entry = renamed[0]
+        found = self._types.find(name)
+        if len(found) != 1:
+            reason = explain_ambiguous(found) if found else explain_unknown(name)
+            raise CheckpointSerializationError("", name, reason, raw)
+        (entry,) = found
         if entry.flavour != _FLAVOUR_OF[number]:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:

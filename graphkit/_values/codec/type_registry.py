@@ -176,15 +176,13 @@ class ApplicationType:
 class TypeRegistry:
     """The application types that a codec knows. Threads may share it; registering is atomic."""
 
-    __slots__ = ("_by_name", "_lock", "_renamed", "by_type")
+    __slots__ = ("_by_name", "_lock", "by_type")
 
     def __init__(self) -> None:
         own = ApplicationType("graphkit.MapFailure", MapFailure, "dataclass")  # states have it without the user's doing
         self.by_type: dict[type, ApplicationType] = {MapFailure: own}
         """Each registered class, with the first name under which it was registered."""
         self._by_name: dict[str, ApplicationType] = {own.name: own}
-        self._renamed: dict[str, ApplicationType] = {}
-        """What `find_renamed` found."""
         self._lock = threading.RLock()
 
     def list_types(self) -> dict[str, type]:
@@ -216,7 +214,6 @@ class TypeRegistry:
                 return
             entry = ApplicationType(name, cls, flavour)
             self._by_name[name] = entry
-            self._renamed.clear()
             if cls in self.by_type:
                 return
             self.by_type[cls] = entry
@@ -237,20 +234,16 @@ class TypeRegistry:
                 raise UnstorableError(cls, str(error)) from error
         return self.by_type.get(cls)
 
-    def get(self, name: str) -> ApplicationType | None:
-        """Return the type that is registered under a stored name, or was found under it by `find_renamed`."""
-        return self._by_name.get(name) or self._renamed.get(name)
+    def find(self, name: str) -> Sequence[ApplicationType]:
+        """Return the type that is registered under a stored name, or else those that it may mean.
 
-    def find_renamed(self, name: str) -> Sequence[ApplicationType]:
-        """Return the types that a stored name may mean although none is registered under it.
-
-        One type is the answer, and `get` finds it from now on; several are ambiguous.
+        One type is the answer; several are ambiguous.
         """
+        known = self._by_name.get(name)
+        if known is not None:
+            return [known]
         with self._lock:
-            found = [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
-            if len(found) == 1:
-                self._renamed[name] = found[0]
-            return found
+            return [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
 
 
 _BUILTINS: Final = (list, dict, set, frozenset, str, bytes, bytearray, int, float, complex, BaseException, type)

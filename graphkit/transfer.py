@@ -147,25 +147,25 @@ def copy_threads(
     skipped: list[str] = []
     copied: list[str] = []
     counts = CopyCounts()
-    for done, thread_id in enumerate(chosen, 1):
-        with failed.catch(thread_id):
-            # Runs of many threads must not be waited for one after the other.
-            lock_timeout = 0.0 if failed.has_waited else None
-            thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
-            try:
-                with hold_both(source, target, thread_id, lock_timeout):
-                    thread.check_whole()
-                    was_missing = ThreadCopier(thread, target, versions=versions).copy(counts)
-                if not was_missing:
-                    skipped.append(thread_id)
-                copied.append(thread_id)
-            except CheckpointErasedError as error:
-                if threads is not None:
-                    raise
-                _LOGGER.warning(_PASSED_OVER, thread_id, error)
-        if progress is not None:
-            progress(done, len(chosen), thread_id)
-    failed.raise_if_any()
+
+    def copy(thread_id: str) -> None:
+        # Runs of many threads must not be waited for one after the other.
+        lock_timeout = 0.0 if failed.has_waited else None
+        thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
+        try:
+            with hold_both(source, target, thread_id, lock_timeout):
+                thread.check_whole()
+                was_missing = ThreadCopier(thread, target, versions=versions).copy(counts)
+        except CheckpointErasedError as error:
+            if threads is not None:
+                raise
+            _LOGGER.warning(_PASSED_OVER, thread_id, error)
+            return
+        if not was_missing:
+            skipped.append(thread_id)
+        copied.append(thread_id)
+
+    failed.change_each(chosen, copy, progress)
     return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
 
 

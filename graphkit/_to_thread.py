@@ -1,4 +1,4 @@
-"""Calls on threads: of blocking functions from async code, and of whatever has to go on beside its caller.
+"""Calls on threads: of blocking functions from async code, and of whatever has to go on beside its caller; and sleep.
 
 A thread cannot be cancelled. When the asyncio task that waits for one is cancelled, `run_in_thread`
 leaves the thread behind, which is right for a read. `finish_in_thread` waits for it first: code of a
@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial, wraps
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
@@ -205,3 +205,26 @@ class JobThread:
     def _work(self) -> None:
         while (job := self.jobs.get()) is not None:
             self.outcomes.put(capture_outcome(job))
+
+
+@final
+class Waker:
+    """Wakes one thread that sleeps, or keeps it from its next sleep. May be used in signal handlers.
+
+    An event or a condition is in Python, with a lock inside. Ctrl-C may leave that held for ever, and the
+    handler of a second signal may wait for it in the middle of the first one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        """Locked while there is no reason to be awake: `sleep` acquires it, `wake` releases it."""
+        self._lock.acquire()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for some time, or until `wake` is called or was called since the last sleep."""
+        self._lock.acquire(timeout=max(0.0, seconds))
+
+    def wake(self) -> None:
+        """End the sleep of the thread, or its next one."""
+        with suppress(RuntimeError):  # it is not locked
+            self._lock.release()

@@ -290,7 +290,7 @@ class Worker:
         self._threads: list[threading.Thread] = []
         """The threads of the runs."""
         self._foreign_graphs: set[str] = set()
-        self._stopping = threading.Event()
+        self._is_stopping = False
         self._changes: Watch | None = None
         if policy is not None:
             _check_policy(policy, self.saver)
@@ -315,7 +315,7 @@ class Worker:
         has_more = True
         with self._apply_policy(), self.saver.watch(latest=True, interval=self._interval) as self._changes:
             try:
-                while not self._stopping.is_set():
+                while not self._is_stopping:
                     taken = self._take_due_thread()
                     if taken is not None:
                         self._start(*taken)
@@ -346,7 +346,7 @@ class Worker:
         Other workers can resume those runs at once. Returns at once; `run` returns when the current
         nodes have ended. May be called from a signal handler.
         """
-        self._stopping.set()
+        self._is_stopping = True
         for run in self._running.copy():
             run.control.request_pause()
         if self._retention is not None:
@@ -665,13 +665,13 @@ class Worker:
             for last in iterate(driver.adrive(steps) if program.topology.asynchronous else driver.drive(steps)):
                 if self._on_output is not None:
                     self._on_output(config.thread, last)
-                if self._stopping.is_set():  # perhaps since before this run could be paused
+                if self._is_stopping:  # perhaps since before this run could be paused
                     history.control.request_pause()
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if isinstance(last, InterruptionMetadata):
             is_requested = PAUSE_REQUEST in history.control.granted
-            if self._stopping.is_set() and not is_requested:
+            if self._is_stopping and not is_requested:
                 # Answer the interrupts that only this worker's stop caused, so that another can resume.
                 paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
                 for waiting in self.saver.interrupts(config):

@@ -28,6 +28,7 @@ from graphkit._saver.reports import OverLimit, RetentionReport
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
+from graphkit._to_thread import Waker
 from graphkit._wording import describe_error, suggest
 from graphkit.errors import (
     CheckpointErasedError,
@@ -51,8 +52,8 @@ With a rest after every ten milliseconds, a worker on 10,000 threads did little 
 three runs in ten began a second late."""
 _REST_PER_WORK: Final = 9.0
 """How many times as long as the work a rest is: a pass takes at most a tenth of a core."""
-_LOOK: Final = 0.05
-"""Seconds after which a rest looks whether the worker has nothing else to do."""
+_LONGEST_SLEEP: Final = 1.0
+"""Seconds after which the thread that waits for the policy looks for signals again; see `Watch`."""
 
 
 @final
@@ -328,19 +329,20 @@ class RetentionThread:
 
         Args:
             policy: the policy.
-            saver: the store.
+            saver: the store, which can do what the policy needs: `find_store` has checked that.
             now: the clock from which ages count.
-
-        Raises:
-            CheckpointerConfigurationError: the saver cannot do what the policy needs.
         """
         self._policy = policy
-        self._store = find_store(policy, saver)
+        self._store = saver
         self._now = now
-        self._stopping = threading.Event()
-        self._has_tried = threading.Event()
-        self._rested_at = 0.0
+        self._is_stopping = False
+        self._waker = Waker()
+        """Ends the pauses of the thread."""
         self._is_awaited = False
+        self._has_tried = False
+        self._waiter = Waker()
+        """Ends `wait`."""
+        self._rested_at = 0.0
         # A daemon: a second Ctrl-C ends the process, which a history survives unchanged or pruned.
         self._thread = threading.Thread(
             target=copy_context().run,  # as the principal that runs the worker
@@ -357,23 +359,25 @@ class RetentionThread:
     def wait(self) -> None:
         """Wait until the policy was applied once, or the attempt has failed, or another worker applies it."""
         self._is_awaited = True
-        self._has_tried.wait()
+        self._waker.wake()
+        while not self._has_tried:
+            self._waiter.sleep(_LONGEST_SLEEP)
 
     def request_stop(self) -> None:
         """Let the thread end after the history that it prunes now. May be called from a signal handler."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._waker.wake()
 
     def stop(self) -> None:
         """End the thread if it runs, and wait until it has ended."""
-        self._stopping.set()
+        self.request_stop()
         if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
         """Apply the policy as long as no other worker does. After an error, the next attempt is a while later."""
-        pause = 0.0
         try:
-            while not self._stopping.wait(pause):
+            while not self._is_stopping:
                 try:
                     with self._store.run_lock(_LOCK, 0.0):
                         self._apply_repeatedly()
@@ -383,16 +387,15 @@ class RetentionThread:
                     _WORKER_LOG.warning(
                         "the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error
                     )
-                self._has_tried.set()
-                pause = _PAUSE
+                self._end_attempt()
+                self._pause(_PAUSE)
         finally:
             # Also after SystemExit, which ends a thread silently: `wait` would never return.
-            self._has_tried.set()
+            self._end_attempt()
 
     def _apply_repeatedly(self) -> None:
         """Apply the policy until the worker stops; its lock is held."""
-        pause = 0.0
-        while not self._stopping.wait(pause):
+        while not self._is_stopping:
             self._rested_at = monotonic()
             report = apply_policy(self._policy, self._store, now=self._now(), is_stopped=self._rest)
             if report.removed:
@@ -400,15 +403,24 @@ class RetentionThread:
             if report.failed:
                 reason = next(iter(report.failed.values()))
                 _WORKER_LOG.warning("retention: cannot prune %s: %s", name_threads([*report.failed]), reason)
-            self._has_tried.set()
-            pause = _PAUSE
+            self._end_attempt()
+            self._pause(_PAUSE)
+
+    def _end_attempt(self) -> None:
+        """Let `wait` return."""
+        self._has_tried = True
+        self._waiter.wake()
 
     def _rest(self) -> bool:
         """Rest if the pass has worked for a while, unless the worker waits for it; return whether the worker stops."""
         worked = monotonic() - self._rested_at
         if worked >= _BURST:
-            end = monotonic() + worked * _REST_PER_WORK
-            while not self._is_awaited and monotonic() < end and not self._stopping.wait(_LOOK):
-                pass
+            self._pause(worked * _REST_PER_WORK, is_rest=True)
             self._rested_at = monotonic()
-        return self._stopping.is_set()
+        return self._is_stopping
+
+    def _pause(self, seconds: float, *, is_rest: bool = False) -> None:
+        """Pause, unless the worker stops; a rest ends when the worker waits for the pass, too."""
+        end = monotonic() + seconds
+        while not self._is_stopping and not (is_rest and self._is_awaited) and monotonic() < end:
+            self._waker.sleep(end - monotonic())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -34,6 +33,7 @@ from graphkit._saver.writes import (
     time_or_none,
     unanswered_interrupts,
 )
+from graphkit._to_thread import Waker
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -269,10 +269,8 @@ class Watch(abc.ABC):
         """The polling interval in seconds, for stores without change events."""
         self._read_lock = threading.RLock()
         """Held while changes are read."""
-        self._alarm = threading.Lock()
-        """Locked while there is nothing to look at: a reader that waits acquires it, `_notify` releases it. An event
-        or a condition is in Python, so that Ctrl-C may leave its lock held for ever."""
-        self._alarm.acquire()
+        self._waker = Waker()
+        """Wakes the reader."""
         self._next_read = monotonic()
         """When changes are read even without a signal, by the monotonic clock."""
         self._is_closed = False
@@ -390,7 +388,7 @@ class Watch(abc.ABC):
         """Sleep until a notification or a time of the monotonic clock, or shorter."""
         # Python runs the handler of a signal when the main thread wakes up. A signal that arrives between the last
         # look for signals and the sleep does not end the sleep: SIGTERM would be noticed at the next event.
-        self._alarm.acquire(timeout=min(max(0.0, time - monotonic()), _LONGEST_SLEEP))
+        self._waker.sleep(min(time - monotonic(), _LONGEST_SLEEP))
 
     def wake(self) -> None:
         """Make the `get` that waits, or the next one, return None. May be called from a signal handler."""
@@ -399,8 +397,7 @@ class Watch(abc.ABC):
 
     def _notify(self) -> None:
         """End the sleep of the reader, or its next one, so that it looks again."""
-        with suppress(RuntimeError):  # it is not locked
-            self._alarm.release()
+        self._waker.wake()
 
     def close(self) -> None:
         """Close the watch. A `get` that waits returns None."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
 from logging import getLogger
 from math import inf
-from threading import Lock, RLock
+from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -254,13 +254,12 @@ class Signals:
     """Collects the names of the threads that may have changed, for one watch.
 
     Attributes:
-        alarm: the `_alarm` of the watch.
+        wake: wakes the reader of the watch.
         hears_all: whether each change is signalled. Otherwise all threads are read at an interval.
     """
 
     def __init__(self) -> None:
-        self.alarm = Lock()
-        self.alarm.acquire()
+        self.wake: Callable[[], None] = lambda: None
         self.hears_all = False
         self._mutex = RLock()
         self._threads: set[str] | None = set()
@@ -272,8 +271,7 @@ class Signals:
                 self._threads = None
             else:
                 self._threads.add(thread)
-        with suppress(RuntimeError):  # the watch does not wait
-            self.alarm.release()
+        self.wake()
 
     def has_changes(self) -> bool:
         """Return whether a change was recorded since the last `take_threads`."""
@@ -383,7 +381,7 @@ class LogWatch(Watch):
         try:
             # The source listens already: a change is either in this listing, or signalled after it.
             super().__init__(interval)
-            self._alarm = source.signals.alarm
+            source.signals.wake = self._waker.wake
             for thread in self._list_threads():
                 for found in self._list_logs(thread):
                     self._set_start(found, config, latest=latest)

@@ -370,7 +370,7 @@ def test_a_worker_refuses_what_it_could_never_apply():
 
 def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):
     monkeypatch.setattr(retention_policy, "_BURST", 0.0)
-    monkeypatch.setattr(retention_policy, "_REST_PER_WORK", 1e9)
+    monkeypatch.setattr(retention_policy, "_REST_PER_WORK", 1e8)
     saver = MemorySaver()
     for number in range(3):
         fill(saver, f"old {number}")

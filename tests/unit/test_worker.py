@@ -1,6 +1,7 @@
 """A worker takes up what can go on, once, and leaves alone what cannot."""
 
 import logging
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,7 @@ from graphkit import END, START, Checkpoint, RetryPolicy, RunnableConfig, interr
 from graphkit.abc import Watch
 from graphkit.errors import NodeExecutionError, ThreadBusyError
 from graphkit.operations import answer, pause
+from graphkit.retention import RetentionPolicy
 from graphkit.saver_kit import Change
 from graphkit.testing import ScriptedSaver
 from graphkit.worker import Worker
@@ -352,6 +354,23 @@ def test_a_signal_just_before_the_sleep_is_not_lost(saver, monkeypatch):
             assert done.result(PATIENCE) == 0
         finally:
             worker._changes.close()
+
+
+def test_a_second_signal_may_interrupt_the_handler_of_the_first():
+    saver = MemorySaver()
+    worker = Worker(saver, chain("a").compile(checkpoint_saver=saver), policy=RetentionPolicy(keep_last=1))
+    worker.run(once=True)
+
+    def stop():
+        # At each call and return, where Python would run the handler of the other signal.
+        sys.setprofile(lambda *_: worker.stop())
+        worker.stop()
+        sys.setprofile(None)
+
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    stopping.join(PATIENCE)
+    assert not stopping.is_alive()
 
 
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):

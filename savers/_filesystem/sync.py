@@ -6,6 +6,7 @@ import errno
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -200,11 +201,26 @@ class _Waits:
     """How the pending writes of one log wait for the put that follows them."""
 
     def __init__(self) -> None:
-        self.put_arrived = threading.Event()
+        self._no_put = threading.Lock()
+        """Locked while no put has followed. The methods of an Event are in Python: Ctrl-C within one leaves the lock of
+        the Event held, and every later put to the log would wait for it."""
         self.to_skip = 0
         """How many of the next pending writes do not wait."""
         self.in_vain = 0
         """How many were to be skipped after the last wait, if it was in vain."""
+
+    def expect_put(self) -> None:
+        """Note that a put will probably follow."""
+        self._no_put.acquire(blocking=False)
+
+    def note_put(self) -> None:
+        """End the wait for the put."""
+        with suppress(RuntimeError):  # it has been noted already
+            self._no_put.release()
+
+    def wait(self) -> bool:
+        """Wait a moment for the put; return whether it has come. Of several callers that wait, one learns of it."""
+        return self._no_put.acquire(timeout=_LONGEST_WAIT)
 
 
 class SyncAlways(SyncMode):
@@ -218,7 +234,7 @@ class SyncAlways(SyncMode):
 
     def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:
         if expects_put:
-            self._waits.setdefault(log, _Waits()).put_arrived.clear()
+            self._waits.setdefault(log, _Waits()).expect_put()
         return super().take_ticket(log, start, expects_put=expects_put)
 
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
@@ -230,7 +246,7 @@ class SyncAlways(SyncMode):
         # a change of threads.
         waits = self._waits.get(ticket.log)
         if waits is not None and not expects_put:
-            waits.put_arrived.set()
+            waits.note_put()
 
     def _wait_for_put(self, ticket: Ticket) -> None:
         """Wait a moment for the put that will probably follow, so that one sync covers both."""
@@ -244,7 +260,7 @@ class SyncAlways(SyncMode):
             return
         self._waiting += 1
         try:
-            has_arrived = waits.put_arrived.wait(_LONGEST_WAIT)
+            has_arrived = waits.wait()
         finally:
             self._waiting -= 1
         if has_arrived or ticket.log.frames.end != ticket.end:

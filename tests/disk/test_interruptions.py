@@ -11,7 +11,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from graphkit.operations import erase
-from graphkit.saver_kit import FrozenDict, freeze, get_held_run_locks
+from graphkit.saver_kit import Codec, FrozenDict, freeze, get_held_run_locks
 from savers import FileSystemSaver, MemorySaver, ObjectStoreSaver, SqliteSaver, VersionedMemorySaver
 from savers._filesystem import lifecycle, store as file_store
 from savers._filesystem.lock import WriteLock
@@ -202,6 +202,27 @@ def test_a_watch_that_a_signal_interrupts_at_any_point_goes_on(tmp_path, kind):
         number += 1
     assert number > 10
     watch.close()
+
+
+def test_a_signal_at_any_point_of_writes_and_the_put_that_follows_keeps_no_later_one_waiting(tmp_path):
+    """So LangGraph puts, and one sync covers both."""
+    saver = FileSystemSaver(tmp_path)
+    numbers = itertools.count()
+
+    def step():
+        number = next(numbers)
+        saver.put_packed_writes(ROOT, None, {"k": Codec().pack(number)}, expects_put=True)
+        saver.put(ROOT, make_following(number, freeze({})))
+
+    saver.put(ROOT, make_following(next(numbers), freeze({})))
+    step()
+    count = count_signal_points(step)
+    for point in range(1, count + 1):
+        interrupt_signal_point(step, point)
+        other = threading.Thread(target=step, daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), f"interrupted at {point} of {count}"
 
 
 def test_after_a_signal_at_any_point_a_put_outside_a_run_reads_what_is_new(tmp_path):

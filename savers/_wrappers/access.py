@@ -131,14 +131,14 @@ class _Guard:
             raise _make_error(principal, operation, config) from error
         if not is_allowed:
             raise _make_error(principal, operation, config)
-        if operation in _WHOLE_THREAD and not self._may_use_all(principal, operation, config.thread):
+        if operation in _WHOLE_THREAD and not self._may_use_others(principal, operation, config):
             raise _make_error(principal, operation, config)
         return config
 
-    def _may_use_all(self, principal: Any, operation: str, thread_id: str) -> bool:
-        """Return whether the principal may do something in all namespaces of a thread."""
-        namespaces = self._saver.namespaces(thread_id)
-        return all(self.is_allowed(principal, operation, thread_id, namespace) for namespace in namespaces)
+    def _may_use_others(self, principal: Any, operation: str, config: RunnableConfig) -> bool:
+        """Return whether the principal may do something in all namespaces of a thread but that of a config."""
+        others = [name for name in self._saver.namespaces(config.thread) if name != config.checkpoint_ns]
+        return all(self.is_allowed(principal, operation, config.thread, name) for name in others)
 
     def list_allowed(self, operation: str) -> Sequence[str]:
         """Return the threads with which the principal may do something."""
@@ -146,7 +146,8 @@ class _Guard:
         return [
             thread_id
             for thread_id in self._saver.threads(released=True)
-            if self.is_allowed(principal, operation, thread_id) and self._may_use_all(principal, operation, thread_id)
+            if self.is_allowed(principal, operation, thread_id)
+            and self._may_use_others(principal, operation, RunnableConfig(thread_id))
         ]
 
     def filter(

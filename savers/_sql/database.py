@@ -345,17 +345,7 @@ class ChangeSource(ABC):
             with self._mutex:
                 self._listeners.append(listener)
                 if self._stop is None:
-                    watch = self._start_watching()
-                    stop = self._stop = WakeUp()
-                    watcher = threading.Thread(
-                        target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True
-                    )
-                    try:
-                        watcher.start()
-                    except RuntimeError:
-                        stop.wake()
-                        self._watch(watch, stop)  # closes what was prepared
-                        raise
+                    self._start_thread()
         except BaseException:
             # Without listeners there is no thread, so that the next one starts another.
             self._remove(listener)
@@ -366,6 +356,18 @@ class ChangeSource(ABC):
         """Notify all listeners of a change of a thread, by its encoded id; None: of any."""
         for listener in list(self._listeners):
             listener.notify(thread)
+
+    def _start_thread(self) -> None:
+        """Start the thread that watches; the caller holds the mutex."""
+        watch = self._start_watching()
+        stop = self._stop = WakeUp()
+        watcher = threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True)
+        try:
+            watcher.start()
+        except RuntimeError:
+            stop.wake()
+            self._watch(watch, stop)  # closes what was prepared
+            raise
 
     @abstractmethod
     def _start_watching(self) -> Callable[[WakeUp], None]:

@@ -161,12 +161,12 @@ class _Guard:
 
         Args:
             operation: the method that lists them.
-            config: that of the call, if it has one.
+            config: that of the call, if it has one, which is allowed.
             found: the items.
             place: returns the thread id and the namespace of an item.
         """
         principal = get_principal(config)
-        answers: dict[tuple[str, str], bool] = {}
+        answers = {} if config is None else {(config.thread, config.checkpoint_ns): True}
         allowed: list[_Result] = []
         for each in found:
             key = place(each)

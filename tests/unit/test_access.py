@@ -204,7 +204,8 @@ def test_an_operation_asks_under_its_own_name_only(store, name):
     if name == "copy":
         questions.add(("ann", "put", "new"))
     assert {question[:3] for question in policy.asked} == questions
-    assert len(policy.asked) == len(set(policy.asked))
+    if name != "watch":  # which asks again about each change
+        assert len(policy.asked) == len(set(policy.asked))
 
 
 def test_without_a_thread_nothing_of_a_refused_one_is_touched(store):

@@ -35,7 +35,6 @@ from graphkit._saver.run_lock import get_held_run_locks, hold_process_lock, is_p
 from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
 from graphkit._saver.watch import Change, ChangeKind, WatchEnd, is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
-    LatestCheckpoint,
     check_tags,
     check_writes,
     derive_status,
@@ -84,7 +83,6 @@ __all__ = [
     "FrozenDict",
     "FrozenList",
     "IncomingThread",
-    "LatestCheckpoint",
     "LostCheckpoint",
     "MalformedDataError",
     "Progress",

@@ -35,7 +35,6 @@ from graphkit._saver.run_lock import (
 from graphkit._saver.status import TAGS_KEY, WRITES_KEY, find_interrupt_ids, make_checkpoint_info, with_status
 from graphkit._saver.watch import Change, PollingWatch, Watch, WatchEnd
 from graphkit._saver.writes import (
-    LatestCheckpoint,
     check_tags,
     check_writes,
     find_cancellation,
@@ -286,19 +285,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         """
         found: list[WaitingInterrupt] = []
         for thread in self._select_threads(thread_id):
-            latest: dict[str, LatestCheckpoint] = {}
+            latest: dict[str, tuple[CheckpointInfo, Mapping[str, Any]]] = {}
             for namespace in self.namespaces(thread):
                 config = RunnableConfig(thread, checkpoint_ns=namespace)
                 checkpoint = self.get(config)
                 if checkpoint is None:
                     continue
-                named = config.replace(checkpoint_id=checkpoint.id)
-                latest[namespace] = LatestCheckpoint(
-                    config=named,
-                    metadata=checkpoint.metadata,
-                    writes=self.get_writes(named),
-                    created_at=checkpoint.created_at,
-                )
+                writes = self.get_writes(config.replace(checkpoint_id=checkpoint.id))
+                latest[namespace] = make_checkpoint_info(config, checkpoint, writes, ()), writes
             found += find_waiting_interrupts(latest)
         return found
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
-from graphkit._records.output import WaitingInterrupt, When
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt, When
 from graphkit._saver import langgraph_writes
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
@@ -413,20 +413,7 @@ def to_waiting_interrupt(config: RunnableConfig, interrupt_id: str, interrupt: M
     )
 
 
-class LatestCheckpoint(NamedTuple):
-    """The latest checkpoint of a namespace, as `find_waiting_interrupts` needs it."""
-
-    config: RunnableConfig
-    """Names the checkpoint."""
-    metadata: Mapping[str, Any]
-    """The metadata of the checkpoint."""
-    writes: Mapping[str, Any]
-    """The pending writes of the checkpoint."""
-    created_at: datetime
-    """When the checkpoint was made."""
-
-
-def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[WaitingInterrupt]:
+def find_waiting_interrupts(latest: Mapping[str, tuple[CheckpointInfo, Mapping[str, Any]]]) -> list[WaitingInterrupt]:
     """Return the pending interrupts of a thread.
 
     An interrupt in a nested graph is pending while every graph around it has it recorded: each of them
@@ -434,21 +421,23 @@ def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[Wait
     too.
 
     Args:
-        latest: the latest checkpoint of each namespace of the thread.
+        latest: the latest checkpoint of each namespace of the thread, and its pending writes.
     """
     found: list[WaitingInterrupt] = []
-    if "" in latest and is_cancelled(latest[""].writes):
+    writes_by_namespace = {namespace: writes for namespace, (_, writes) in latest.items()}
+    if is_cancelled(writes_by_namespace.get("", _NONE)):
         return found
-    for namespace, checkpoint in latest.items():
-        if namespace and langgraph_writes.is_langgraph(checkpoint.metadata):
+    for namespace, (info, writes) in latest.items():
+        if namespace and langgraph_writes.is_langgraph(info.metadata):
             continue
-        waiting = waiting_interrupts(checkpoint.config, checkpoint.writes, checkpoint.created_at)
-        if OUTER_EXECUTION in checkpoint.metadata:
+        config = RunnableConfig(info.thread_id, info.id, namespace)
+        waiting = waiting_interrupts(config, writes, info.created_at)
+        if OUTER_EXECUTION in info.metadata:
             outer_namespace = namespace
             while outer_namespace:
                 outer_namespace, _, _ = outer_namespace.rpartition("/")
                 if outer_namespace in latest:  # else a graph around it has a saver of its own
-                    pending = subgraph_interrupts(latest[outer_namespace].writes)
+                    pending = subgraph_interrupts(writes_by_namespace[outer_namespace])
                     waiting = [interrupt for interrupt in waiting if interrupt.id in pending]
         found += waiting
     return found

@@ -31,7 +31,6 @@ from graphkit.errors import (
 from graphkit.saver_kit import (
     ConfigLike,
     FailedThreads,
-    LatestCheckpoint,
     Retention,
     RetentionOptions,
     ThreadLike,
@@ -351,14 +350,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return self.threads()
 
     def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
-        latest: dict[str, LatestCheckpoint] = {}
+        latest: dict[str, tuple[CheckpointInfo, Mapping[str, Any]]] = {}
 
         def read(log: Log[Medium]) -> None:
             stored = log.history.find_latest()
             if stored is not None:
-                config = RunnableConfig(thread_id, checkpoint_ns=log.namespace, checkpoint_id=stored.id)
-                created_at = make_info(log, stored).created_at
-                latest[log.namespace] = LatestCheckpoint(config, stored.metadata, log.read_writes(stored), created_at)
+                latest[log.namespace] = make_info(log, stored), log.read_writes(stored)
 
         for namespace in self.catalogue.list_namespaces(thread_id):
             self._read_once(thread_id, namespace, read, None)

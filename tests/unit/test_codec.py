@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
@@ -143,6 +143,7 @@ VALUES = st.recursive(
 
 @pytest.mark.requirement("P61")
 @settings(max_examples=examples(300))
+@example({1: ()})
 @given(VALUES)
 def test_everything_comes_back_exactly(value):
     data = CODEC.pack(freeze(value))

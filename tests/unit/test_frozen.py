@@ -88,6 +88,7 @@ def test_freezing_shares_what_is_frozen():
     inner = freeze([1])
     assert freeze(inner) is inner
     assert freeze([inner])[0] is inner
+    assert freeze((inner,))[0] is inner
     unchanged = (1, (2, "x"))
     assert freeze(unchanged) is unchanged
     pair = freeze(Pair([1]))

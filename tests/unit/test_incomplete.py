@@ -468,6 +468,21 @@ def test_a_fork_that_fails_leaves_no_thread(store):
     operations.fork(saver, "t", "new")
 
 
+def test_all_of_a_copy_is_on_the_disk_before_it_is_complete_and_then_its_end_is():
+    class Flushing(MemorySaver):
+        statuses = ()
+
+        def flush(self):
+            self.statuses += (self.recent(T, limit=1)[0].status,)
+
+    source, target = MemorySaver(), Flushing()
+    source.put(T, made(next_node_id="__END__"))
+
+    copy_threads(source, target)
+
+    assert (target.statuses[0], target.statuses[-1]) == ("incomplete", "finished")
+
+
 def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails():
     saver = VersionedMemorySaver()
     run_until(saver, "t", "finished")

@@ -122,14 +122,15 @@ def check_time(name: str, value: object) -> None:
         raise ValueError(f"{name} must be an aware datetime, such as datetime.now(UTC), not {value!r}")
 
 
-def check_choice(name: str, value: object, *known: str) -> None:
+def check_choice(name: str, value: object, *known: str, error: type[Exception] = ValueError) -> None:
     """Check an option that is one of a few words.
 
     Raises:
-        ValueError: it is none of them.
+        error: it is none of them.
     """
     if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
+        hint = suggest(str(value), known, most=1)
+        raise error(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}{hint}")
 
 
 def check_executor(name: str, executor: object, error: type[Exception]) -> None:

@@ -331,7 +331,7 @@ class RunnableConfig(JavaNames):
         """Return this config with another stream mode, or several."""
         if mode == self.stream_mode:
             return self
-        return self.replace(stream_mode=_parse_stream_mode(mode))
+        return self.replace(stream_mode=mode)
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """Return the address of another checkpoint of the same thread; None is the latest."""

@@ -14,7 +14,7 @@ them in a history of their own, which `prune` does not count: they stay as long 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, final
 
@@ -81,40 +81,46 @@ class Retention:
             # say which checkpoints there are keeps all early writes.
             newest = max(self.owner_ids, default="")
             return [info for info in history[1:] if info.id not in self.owner_ids and info.id < newest]
-        kept = [*history[: self.keep_last or 1]]
-        old = history[self.keep_last or 1 :]
-        for info in old:
-            is_young = self.older_than is not None and info.created_at >= self.older_than
-            is_tagged = not set(info.tags).isdisjoint(self.keep_tags)
-            waits = self.keep_interrupted and info.stopped == "interrupted"
-            if is_young or is_tagged or waits:
-                kept.append(info)
+        count = self.keep_last or 1
+        old = history[count:]
+        kept = [*history[:count], *filter(self._keeps, old)]
         kept_ids = {info.id for info in kept}
         for latest in history[:1]:
             # If the process died in an update, the pending writes of the run are still at an earlier checkpoint.
             taken_from = latest.metadata.get(WRITES_TAKEN_FROM)
             if taken_from is not None and not latest.stopped:
                 kept_ids.add(taken_from)
-        # The values of kept checkpoints may be read from the pending writes of ancestors, which are needed, too.
-        # Nearly all histories have no DeltaChannel, and these need no index.
-        remaining = [(info, channels) for info in kept if (channels := list_unstored_channels(info.metadata))]
-        infos: dict[str, CheckpointInfo] = {}
-        if remaining:
-            infos = {info.id: info for info in history}
-        needed: dict[str, set[str]] = {}
-        while remaining:
-            info, channels = remaining.pop()
-            parent = infos.get(info.parent_id or "")
-            if parent is None:
-                continue
-            # Several kept checkpoints share ancestors: each is walked once for each channel.
-            known = needed.setdefault(parent.id, set())
-            new = channels - known
-            known |= new
-            unstored = new & list_unstored_channels(parent.metadata)
-            if unstored:
-                remaining.append((parent, unstored))
-        return [info for info in old if info.id not in kept_ids and info.id not in needed]
+        kept_ids.update(_find_needed_ancestors(kept, history))
+        return [info for info in old if info.id not in kept_ids]
+
+    def _keeps(self, info: CheckpointInfo) -> bool:
+        """Return whether an old checkpoint stays for its own sake."""
+        is_young = self.older_than is not None and info.created_at >= self.older_than
+        is_tagged = not set(info.tags).isdisjoint(self.keep_tags)
+        waits = self.keep_interrupted and info.stopped == "interrupted"
+        return is_young or is_tagged or waits
+
+
+def _find_needed_ancestors(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Iterable[str]:
+    """Return the ids of the ancestors from whose pending writes values of checkpoints that stay are read."""
+    remaining = [(info, channels) for info in kept if (channels := list_unstored_channels(info.metadata))]
+    if not remaining:
+        return ()  # Nearly all histories have no DeltaChannel, and these need no index.
+    infos = {info.id: info for info in history}
+    needed: dict[str, set[str]] = {}
+    while remaining:
+        info, channels = remaining.pop()
+        parent = infos.get(info.parent_id or "")
+        if parent is None:
+            continue
+        # Several kept checkpoints share ancestors: each is walked once for each channel.
+        known = needed.setdefault(parent.id, set())
+        new = channels - known
+        known |= new
+        unstored = new & list_unstored_channels(parent.metadata)
+        if unstored:
+            remaining.append((parent, unstored))
+    return needed
 
 
 def prune_thread(saver: BaseCheckpointSaver, thread_id: str, options: RetentionOptions, *, dry_run: bool) -> int:

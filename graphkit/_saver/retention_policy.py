@@ -20,7 +20,7 @@ from logging import getLogger
 from time import monotonic
 from typing import Final, Self, final
 
-from graphkit._options import check_age, check_count, check_function, check_texts, read_options
+from graphkit._options import check_age, check_choice, check_count, check_function, check_texts, read_options
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import is_out_of_resources, name_threads
@@ -29,7 +29,7 @@ from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
 from graphkit._to_thread import Waker
-from graphkit._wording import describe_error, suggest
+from graphkit._wording import describe_error
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
@@ -107,9 +107,7 @@ class RetentionPolicy:
             texts = check_texts(name, getattr(self, name), CheckpointerConfigurationError)
             object.__setattr__(self, name, texts)
         for status in self.statuses:
-            if status not in STATUSES:
-                hint = suggest(status, STATUSES) or f"; they are {', '.join(STATUSES)}"
-                raise CheckpointerConfigurationError(f"there is no status {status!r}{hint}")
+            check_choice("statuses", status, *STATUSES, error=CheckpointerConfigurationError)
         pattern: object = self.threads
         if not isinstance(pattern, str) or not pattern:
             raise CheckpointerConfigurationError(f"threads must be a pattern such as 'chat-*', not {pattern!r}")

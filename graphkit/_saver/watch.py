@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
-from graphkit._options import check_seconds, parse_timeout
+from graphkit._options import check_choice, check_seconds, parse_timeout
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver import langgraph_writes
@@ -161,11 +161,7 @@ class WatchEnd:
         Raises:
             CheckpointerConfigurationError: there is no such status.
         """
-        if until not in STATUSES:
-            from graphkit._wording import suggest  # an error may take its time
-
-            hint = suggest(until, STATUSES, most=1) or f"; it is one of {', '.join(STATUSES)}"
-            raise CheckpointerConfigurationError(f"until={until!r} is not a status of a thread{hint}")
+        check_choice("until", until, *STATUSES, error=CheckpointerConfigurationError)
         self.reached: str | None = None
         """The status of the thread that was waited for last."""
         self._saver = saver

@@ -52,6 +52,8 @@ PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
 
 _SETS: Final = frozenset({set, frozenset, FrozenSet})
+_MARK_OF: Final = {"enum": ENUM, "namedtuple": NAMEDTUPLE, "dataclass": DATACLASS, "pydantic": PYDANTIC}
+"""The marks of application types, by their flavour."""
 _FindType: TypeAlias = Callable[[type], ApplicationType | None]
 """Returns the application type of a class; None if its objects may not be stored."""
 
@@ -156,26 +158,23 @@ class Writer:
         return [MARKS[mark], *trees]
 
     def _build_record(self, entry: ApplicationType, value: Any, levels: int) -> list[Any]:
+        head = [MARKS[_MARK_OF[entry.flavour]], entry.name]
         if entry.flavour == "enum":
             # By value for a Flag: a combination of flags has no member, and hence no name.
             member = value.value if isinstance(value, Flag) else value.name
-            return [MARKS[ENUM], entry.name, self.build_tree(member, levels)]
+            return [*head, self.build_tree(member, levels)]
         try:
             fields = entry.get_fields(value)
         except FieldsError as error:
             raise UnstorableError(entry.cls, str(error)) from None
         if entry.flavour == "namedtuple":
-            return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels)]
+            return [*head, self._build_values(fields, levels)]
         self._open_records += 1
-        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels)]
+        tree = [*head, self._build_values(fields, levels)]
         if entry.flavour == "pydantic":
-            tree[0] = MARKS[PYDANTIC]
             tree.append(sorted(value.__pydantic_fields_set__))
-            for part in (value.__pydantic_extra__, value.__pydantic_private__):
-                if part is None:
-                    tree.append(None)
-                else:
-                    tree.append(self._build_values(part, levels))
+            parts = value.__pydantic_extra__, value.__pydantic_private__
+            tree += [None if part is None else self._build_values(part, levels) for part in parts]
         self._open_records -= 1
         return tree
 
@@ -200,7 +199,6 @@ class _Mark:
 
 
 _READ_MARKS: Final = tuple(_Mark(number) for number in range(len(MARKS)))
-_FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "dataclass", PYDANTIC: "pydantic"}
 
 
 @final
@@ -267,9 +265,7 @@ class Reader:
                     yield type(value)
 
     def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
-        rest = 0
-        if number == PYDANTIC:
-            rest = 3
+        rest = 3 if number == PYDANTIC else 0
         if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
@@ -278,7 +274,7 @@ class Reader:
             reason = explain_ambiguous(found) if found else explain_unknown(name)
             raise CheckpointSerializationError("", name, reason, raw)
         (entry,) = found
-        if entry.flavour != _FLAVOUR_OF[number]:
+        if _MARK_OF[entry.flavour] != number:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
             try:

@@ -17,7 +17,7 @@ from savers._filesystem import lifecycle, store as file_store
 from savers._filesystem.lock import WriteLock
 from tests.support.checkpoints import apply_update, list_ids, make_following
 from tests.support.contents import describe, read_all
-from tests.support.interruptions import count_signal_points, find_places, interrupt, interrupt_signal_point
+from tests.support.interruptions import count_signal_points, find_places, interrupt, interrupt_signal_point, run_apart
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
@@ -175,10 +175,7 @@ def test_a_run_lock_that_a_signal_interrupts_at_any_point_is_free(tmp_path, kind
     for number in range(1, count + 1):
         interrupt_signal_point(hold, number)
         gc.collect(1)
-        other = threading.Thread(target=hold, daemon=True)
-        other.start()
-        other.join(10)
-        assert not other.is_alive(), f"interrupted at {number} of {count}"
+        run_apart(hold, f"interrupted at {number} of {count}")
         assert get_held_run_locks() <= held_before, f"interrupted at {number} of {count}"
         hold()
 
@@ -195,10 +192,7 @@ def test_a_watch_that_a_signal_interrupts_at_any_point_goes_on(tmp_path, kind):
     number = 1
     while interrupt_signal_point(partial(watch.get, 0), number) is not None:
         saver.put(ROOT, make_following(number, freeze({})))
-        other = threading.Thread(target=find, args=(f"c{number}",), daemon=True)
-        other.start()
-        other.join(10)
-        assert not other.is_alive(), f"interrupted at {number}"
+        run_apart(partial(find, f"c{number}"), f"interrupted at {number}")
         number += 1
     assert number > 10
     watch.close()
@@ -219,10 +213,7 @@ def test_a_signal_at_any_point_of_writes_and_the_put_that_follows_keeps_no_later
     count = count_signal_points(step)
     for point in range(1, count + 1):
         interrupt_signal_point(step, point)
-        other = threading.Thread(target=step, daemon=True)
-        other.start()
-        other.join(10)
-        assert not other.is_alive(), f"interrupted at {point} of {count}"
+        run_apart(step, f"interrupted at {point} of {count}")
 
 
 def test_after_a_signal_at_any_point_a_put_outside_a_run_reads_what_is_new(tmp_path):

@@ -184,3 +184,11 @@ class _Profiler:
             self.count += 1
             if self.count == self._number:
                 raise KeyboardInterrupt
+
+
+def run_apart(operation, where=""):
+    """Run an operation in another thread of execution, which must not wait for ever; `where` is for the error."""
+    other = threading.Thread(target=operation, daemon=True)
+    other.start()
+    other.join(60)
+    assert not other.is_alive(), where

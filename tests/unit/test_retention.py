@@ -4,6 +4,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from graphkit.worker import Worker
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.checkpoints import make_interrupt
 from tests.support.graphs import LOG, make_chain
+from tests.support.interruptions import run_apart
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind, saver_fixture
 from tests.support.sweeps import ALL
@@ -352,10 +354,7 @@ def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
 
     saver = ScriptedSaver(MemorySaver()).on("threads", end, times=None)
     worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
-    running = threading.Thread(target=worker.run, kwargs={"once": True}, daemon=True)
-    running.start()
-    running.join(PATIENCE)
-    assert not running.is_alive()
+    run_apart(partial(worker.run, once=True))
 
 
 def test_a_worker_refuses_what_it_could_never_apply():

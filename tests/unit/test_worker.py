@@ -21,6 +21,7 @@ from savers import FileSystemSaver, MemorySaver
 from savers._filesystem.layout import locate_thread
 from tests.support.disks import HookedIO
 from tests.support.graphs import LOG, FlakyNode, invoke, log_node, make_chain, make_chain_of
+from tests.support.interruptions import run_apart
 from tests.support.savers import saver_fixture
 from tests.support.workers import PATIENCE, log_of, serving, status
 
@@ -367,10 +368,7 @@ def test_a_second_signal_may_interrupt_the_handler_of_the_first():
         worker.stop()
         sys.setprofile(None)
 
-    stopping = threading.Thread(target=stop, daemon=True)
-    stopping.start()
-    stopping.join(PATIENCE)
-    assert not stopping.is_alive()
+    run_apart(stop)
 
 
 def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):

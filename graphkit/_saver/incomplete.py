@@ -315,22 +315,22 @@ class IncomingThread:
             key: the id of the key that the source has of its own, which the thread is to have, too.
         """
         self._metadata = metadata
-        self._mark = self._mark._replace(key=key)
-        self._config = RunnableConfig(self._thread_id, checkpoint_ns=min(namespaces))
         self._state = state
+        self._config = RunnableConfig(self._thread_id, checkpoint_ns=min(namespaces))
         newest = self._saver.recent(self._config, limit=_MOST_PLACEHOLDERS + 1)
+        mark = _find_mark_of(self._saver, newest[0]) if newest else None
+        if mark is not None:
+            extends = mark.extends
+        else:
+            extends = self._mark.extends or bool(newest or self._saver.namespaces(self._thread_id))
+        self._mark = self._mark._replace(extends=extends, key=key)
         if not newest:
-            if self._saver.namespaces(self._thread_id):
-                self._mark = self._mark._replace(extends=True)
             self._append_placeholder()
             return
-        mark = _find_mark_of(self._saver, newest[0])
         if mark is None:
-            self._mark = self._mark._replace(extends=True)
             latest = self._get_checkpoint()
             self._replace(latest, self._mark.add_to(latest.metadata))
             return
-        self._mark = self._mark._replace(extends=mark.extends)
         self._placeholders = []
         for info in newest:
             if is_placeholder(info.metadata):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import suppress
 from functools import partial, wraps
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future, Runner
@@ -26,6 +26,8 @@ Thunk = Callable[[], Any]
 """A function with its arguments."""
 Outcome = tuple[Any, BaseException | None]
 """The result of a call, or the error that it raised."""
+_LONGEST_SLEEP: Final = 1.0
+"""Seconds after which a thread that sleeps looks for signals again."""
 
 
 async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -221,8 +223,10 @@ class Waker:
         self._lock.acquire()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for some time, or until `wake` is called or was called since the last sleep."""
-        self._lock.acquire(timeout=max(0.0, seconds))
+        """Sleep for some time or shorter, at most until `wake` is called; not if it was called since the last sleep."""
+        # Python runs the handler of a signal when the main thread wakes up. A signal that arrives between the last
+        # look for signals and the sleep does not end the sleep: SIGTERM would be noticed when something else does.
+        self._lock.acquire(timeout=min(max(0.0, seconds), _LONGEST_SLEEP))
 
     def wake(self) -> None:
         """End the sleep of the thread, or its next one."""

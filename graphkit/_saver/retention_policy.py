@@ -52,8 +52,6 @@ With a rest after every ten milliseconds, a worker on 10,000 threads did little 
 three runs in ten began a second late."""
 _REST_PER_WORK: Final = 9.0
 """How many times as long as the work a rest is: a pass takes at most a tenth of a core."""
-_LONGEST_SLEEP: Final = 1.0
-"""Seconds after which the thread that waits for the policy looks for signals again; see `Watch`."""
 
 
 @final
@@ -359,7 +357,7 @@ class RetentionThread:
         self._is_awaited = True
         self._waker.wake()
         while not self._has_tried:
-            self._waiter.sleep(_LONGEST_SLEEP)
+            self._waiter.sleep(_PAUSE)
 
     def request_stop(self) -> None:
         """Let the thread end after the history that it prunes now. May be called from a signal handler."""

@@ -137,8 +137,6 @@ class Change(NamedTuple):
 
 _OF_THE_RUN_LOCK: Final = frozenset({"running", "stalled"})
 """The statuses that change without a write. Not every saver reports that a run lock is free."""
-_LONGEST_SLEEP: Final = 1.0
-"""Seconds after which a thread that waits looks for signals again."""
 _UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError)
 
 
@@ -382,9 +380,7 @@ class Watch(abc.ABC):
 
     def _sleep_until(self, time: float) -> None:
         """Sleep until a notification or a time of the monotonic clock, or shorter."""
-        # Python runs the handler of a signal when the main thread wakes up. A signal that arrives between the last
-        # look for signals and the sleep does not end the sleep: SIGTERM would be noticed at the next event.
-        self._waker.sleep(min(time - monotonic(), _LONGEST_SLEEP))
+        self._waker.sleep(time - monotonic())
 
     def wake(self) -> None:
         """Make the `get` that waits, or the next one, return None. May be called from a signal handler."""

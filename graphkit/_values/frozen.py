@@ -428,7 +428,7 @@ def is_pydantic_model(cls: type) -> TypeGuard[type[BaseModel]]:
 
 # Values as JSON for people and scripts, without their types. `export` keeps every type.
 
-_MAX_INT_BITS: Final = 10_000
+MAX_INT_BITS: Final = 10_000
 """Python refuses to convert longer integers to decimal digits."""
 
 
@@ -440,7 +440,7 @@ def to_plain(value: Any) -> Any:  # noqa: PLR0911 - a case per type
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        is_long = value.bit_length() > _MAX_INT_BITS
+        is_long = value.bit_length() > MAX_INT_BITS
         return hex(value) if is_long else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)  # JSON has neither nan nor infinity

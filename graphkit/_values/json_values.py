@@ -10,12 +10,10 @@ from datetime import date, time, timedelta
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._values.codec import Codec, make_learning_codec
-from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
+from graphkit._values.frozen import MAX_INT_BITS, FrozenDict, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
 
 _PACKED: Final = "$packed"
-_INT_BITS: Final = 10_000
-"""Python refuses to convert longer ints to digits and back."""
 _LEVELS: Final = 100
 """How deeply JSON may be nested, so that every reader of JSON can read it, and people too."""
 _WITH_TEXT: Final = (date, time, timedelta, complex, float)
@@ -50,7 +48,7 @@ class JsonValueCodec:
         if cls is float:
             is_exact = math.isfinite(value)
         elif cls is int:
-            is_exact = value.bit_length() <= _INT_BITS
+            is_exact = value.bit_length() <= MAX_INT_BITS
         else:
             is_exact = value is None or cls in {bool, str}
         if is_exact:

@@ -57,7 +57,7 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
 
 
 def test_a_reader_that_sleeps_is_woken_by_a_change_by_wake_and_by_close(saver, monkeypatch):
-    monkeypatch.setattr("graphkit._saver.watch._LONGEST_SLEEP", LONG / 2)
+    monkeypatch.setattr("graphkit._to_thread._LONGEST_SLEEP", LONG / 2)
     sleep = Watch._sleep_until
     sleeps = threading.Event()
 

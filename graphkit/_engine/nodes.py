@@ -181,7 +181,8 @@ class NodeRunner:
         # of the saver is no failure of the node, and keeps its class.
         try:
             task = RunNode(node.action, argument, history.config, context, executor)
-            result = (yield task) if executor is None else (yield from run_elsewhere(task))
+            is_elsewhere = executor is not None or key != "" or history.is_in_branch
+            result = (yield from run_elsewhere(task)) if is_elsewhere else (yield task)
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:
@@ -233,12 +234,14 @@ class NodeRunner:
         """Emit the chunks of a generator; return its update."""
         command: Command | None = None
         is_over = False
+        is_concurrent = context.key != "" or self.history.is_in_branch
         try:
             while True:
                 if source.__class__ is Collected:
                     chunk = source.chunks.pop(0)
                 else:
-                    chunk = yield Next(source, context)
+                    task = Next(source, context)
+                    chunk = (yield from run_elsewhere(task)) if is_concurrent else (yield task)
                 if chunk.__class__ is Ended:
                     is_over = True
                     if command is not None and chunk.value is not None:

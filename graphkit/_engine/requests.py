@@ -50,7 +50,7 @@ class Task(Request):
 
     context: NodeContext
     executor: Executor | None
-    """Runs the call; None: the run's own thread, or a pool thread if other tasks run too."""
+    """Runs the call; None: the run's own thread, or a pool thread if the task was started."""
 
 
 @final

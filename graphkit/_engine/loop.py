@@ -34,7 +34,7 @@ from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, Release, Request, Steps
 from graphkit._engine.resume import merge_updates, prepare_resume
-from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
+from graphkit._engine.routing import follow_edge, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.compile_config import find_savers
@@ -324,12 +324,7 @@ class Run:
                     following = None
                 else:
                     edge = edges.get(node_id)
-                    if edge.__class__ is str:
-                        following = edge
-                    elif edge is None:
-                        raise no_edge_error(state, node_id)
-                    else:
-                        following = yield from evaluate_edge(state, node_id, edge)  # type: ignore[arg-type]
+                    following = edge if isinstance(edge, str) else (yield from follow_edge(state, node_id))
                 reporter.finished_nodes.append(node_id)
             self.next_node_id = following
             data_before = history.position.data

@@ -61,7 +61,7 @@ def call_user(
 ) -> Generator[Request, Any, Any]:
     """Call a hook, a condition or another function of a node or an edge that is no action."""
     try:
-        return (yield Ask(call, *arguments))
+        return (yield Ask(call, arguments))
     except (Exception, GraphInterrupt) as error:  # only actions can interrupt the run
         reason = f"{failure_message}: {describe_error(error)}"
         raise state.make_error(NodeExecutionError, reason, node_id) from error

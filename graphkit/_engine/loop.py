@@ -287,7 +287,8 @@ class Run:
                     output = StateSnapshot(history.base, history.config, self._visible_state, lambda _: ())
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
-                output.is_subgraph = is_nested
+                if is_nested:
+                    output.is_subgraph = True
                 if step_updates is not None:
                     output.update = step_updates.copy()
                     step_updates.clear()
@@ -324,7 +325,8 @@ class Run:
                     following = None
                 else:
                     edge = edges.get(node_id)
-                    following = edge if isinstance(edge, str) else (yield from follow_edge(state, node_id))
+                    is_plain = edge.__class__ is str
+                    following = edge if is_plain else (yield from follow_edge(state, node_id))  # type: ignore[assignment]
                 reporter.finished_nodes.append(node_id)
             self.next_node_id = following
             data_before = history.position.data

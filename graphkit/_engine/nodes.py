@@ -181,8 +181,8 @@ class NodeRunner:
         # of the saver is no failure of the node, and keeps its class.
         try:
             task = RunNode(node.action, argument, history.config, context, executor)
-            is_elsewhere = key or history.is_in_branch or executor is not None
-            result = (yield from run_elsewhere(task)) if is_elsewhere else (yield task)
+            is_alone = executor is None and not key and not history.is_in_branch
+            result = (yield task) if is_alone else (yield from run_elsewhere(task))
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:
@@ -234,14 +234,14 @@ class NodeRunner:
         """Emit the chunks of a generator; return its update."""
         command: Command | None = None
         is_over = False
-        is_elsewhere = context.key or self.history.is_in_branch
+        is_alone = not context.key and not self.history.is_in_branch
         try:
             while True:
                 if source.__class__ is Collected:
                     chunk = source.chunks.pop(0)
                 else:
                     task = Next(source, context)
-                    chunk = (yield from run_elsewhere(task)) if is_elsewhere else (yield task)
+                    chunk = (yield task) if is_alone else (yield from run_elsewhere(task))
                 if chunk.__class__ is Ended:
                     is_over = True
                     if command is not None and chunk.value is not None:

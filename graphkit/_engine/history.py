@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Final, final
@@ -237,8 +237,8 @@ class ResumePlan:
     """The pending writes that the execution of the next node finds."""
     added: Mapping[str, Any]
     """Those that the resume adds."""
-    private: Sequence[Mapping[str, Any]]
-    """What the resume brings for transient keys, which are never stored."""
+    with_private: Mapping[str, Mapping[str, Any]]
+    """The updates among these that have transient keys, which are never stored: as they were given."""
     nested: Mapping[str, GraphResume]
     """What the resume brings for nested graphs, by namespace."""
 

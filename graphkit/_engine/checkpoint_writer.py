@@ -63,21 +63,19 @@ class CheckpointWriter:
         """Prepare for nodes that run concurrently, and so for several threads that store."""
         self.is_shared = True
 
+    def answers(self) -> dict[type, Callable[[Any], Any]]:
+        """Return what answers the requests to read and to store, by their type."""
+        return {Save: self.save, Record: self.record, Load: self.load, LoadWrites: self.load_writes}
+
     def perform(self, steps: Steps) -> None:
         """Answer the requests of a generator on the calling thread: for `once` and `is_cancelled`."""
+        answers = self.answers()
         answer: Any = None
         with self.lock:
             try:
                 while True:
                     request = steps.send(answer)
-                    answer = None
-                    if isinstance(request, Save):
-                        answer = self.save(request)
-                    elif isinstance(request, Record):
-                        self.record(request)
-                    else:
-                        assert isinstance(request, LoadWrites)
-                        answer = self.load_writes(request)
+                    answer = answers[request.__class__](request)
             except StopIteration:
                 self.flush()
 

@@ -730,6 +730,8 @@ class RunHistory:
             # then be recorded at a checkpoint that no reader looks at.
             latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == self.base.id  # type: ignore[union-attr]
+            if not self.is_latest:
+                self.position.stored = None  # the position is stored again
         try:
             frozen = freeze(interrupt)
         except ValueError as error:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
@@ -55,13 +55,6 @@ from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
-
-
-class DeclaredStop(NamedTuple):
-    """A stop that `interrupt_before` or `interrupt_after` declares at a position."""
-
-    node_id: str
-    when: When
 
 
 @final
@@ -231,16 +224,16 @@ class Run:
                 self.next_node_id = yield from follow_edge(self.state, plan.base.node_id)
         return True
 
-    def _find_declared_stop(self) -> DeclaredStop | None:
-        """Find the declared stop at the current position."""
+    def _find_declared_stop(self) -> tuple[str, When] | None:
+        """Find the declared stop at the current position: the node that it names, and where it is."""
         program = self.program
         node_id = self.history.position.node_id
         name = program.find_stop(program.after, node_id)
         if name is not None:
-            return DeclaredStop(name, "after")
+            return name, "after"
         name = program.find_stop(program.before, self.next_node_id)
         if name is not None:
-            return DeclaredStop(name, "before")
+            return name, "before"
         return None
 
     # The steps
@@ -277,7 +270,7 @@ class Run:
                     # No human sees the stop of a run that ends as cancelled: its resume stops here.
                     yield from control.look_at_stop()
                     if control.cancellation is None:
-                        yield from history.record_interrupt(stop.node_id, stop.when, "")
+                        yield from history.record_interrupt(*stop, "")
             if self.must_emit:
                 if runner.dispatched_outputs:
                     yield from runner.emit_all(runner.dispatched_outputs)

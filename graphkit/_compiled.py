@@ -57,6 +57,8 @@ StepMode: TypeAlias = Literal[
     "values", "updates", "snapshots", StreamMode.VALUES, StreamMode.UPDATES, StreamMode.SNAPSHOTS
 ]
 """The modes of a stream of outputs."""
+Mode: TypeAlias = StreamMode | Literal["values", "updates", "snapshots", "custom"]
+Modes: TypeAlias = list[Any] | tuple[Any, ...]
 
 
 class RunOptions(TypedDict, total=False):
@@ -156,21 +158,11 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     ) -> Iterator[NodeOutput[StateT]]: ...
     @overload
     def stream(
-        self,
-        input: Input[StateT],
-        config: ConfigLike = None,
-        *,
-        stream_mode: list[Any] | tuple[Any, ...],
-        **options: Unpack[RunOptions],
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Modes, **options: Unpack[RunOptions]
     ) -> Iterator[tuple[StreamMode, Any]]: ...
     @overload
     def stream(
-        self,
-        input: Input[StateT],
-        config: ConfigLike = None,
-        *,
-        stream_mode: StreamMode | Literal["values", "updates", "snapshots", "custom"],
-        **options: Unpack[RunOptions],
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Mode, **options: Unpack[RunOptions]
     ) -> Iterator[Any]: ...
     def stream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
@@ -406,21 +398,11 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     ) -> AsyncIterator[NodeOutput[StateT]]: ...
     @overload
     def astream(
-        self,
-        input: Input[StateT],
-        config: ConfigLike = None,
-        *,
-        stream_mode: list[Any] | tuple[Any, ...],
-        **options: Unpack[RunOptions],
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Modes, **options: Unpack[RunOptions]
     ) -> AsyncIterator[tuple[StreamMode, Any]]: ...
     @overload
     def astream(
-        self,
-        input: Input[StateT],
-        config: ConfigLike = None,
-        *,
-        stream_mode: StreamMode | Literal["values", "updates", "snapshots", "custom"],
-        **options: Unpack[RunOptions],
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Mode, **options: Unpack[RunOptions]
     ) -> AsyncIterator[Any]: ...
     def astream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]

@@ -53,24 +53,20 @@ class FlattenedGraph:
         nodes: by id, with their hooks.
         edges: by source, with their hooks.
         aliases: the id of an inlined subgraph -> the node at which a run enters it.
-        exits: the id of an inlined subgraph -> the target of its edges to END.
+        scopes: the id of an inlined subgraph -> its names, END included -> what they are in this graph. The
+            nodes of the subgraph share the mapping.
         problems: what is wrong with the names and the hooks.
     """
 
-    __slots__ = ("_scopes", "aliases", "edges", "exits", "metadata", "nodes", "problems")
+    __slots__ = ("aliases", "edges", "metadata", "nodes", "problems", "scopes")
 
     def __init__(self, definition: GraphDefinition) -> None:
         self.metadata = definition.metadata
         self.nodes: dict[str, Node] = {}
         self.edges: dict[str, Targets] = {}
         self.aliases: dict[str, str] = {}
-        self.exits: dict[str, str] = {}
+        self.scopes: dict[str, dict[str, str]] = {}
         self.problems: list[str] = []
-        self._scopes: list[dict[str, str]] = []
-        """For each inlined subgraph, id in the subgraph -> id in this graph.
-
-        The nodes of the subgraph share the mapping.
-        """
 
         children: dict[str, FlattenedGraph] = {}
         entries: dict[str, str] = {}
@@ -117,7 +113,7 @@ class FlattenedGraph:
         for name in names:
             if name not in self.aliases:
                 continue
-            target = self.exits[name]
+            target = self.scopes[name][END]
             advice = f"use interrupt_before {target!r}"
             if target == END:
                 advice = "name its nodes that lead to END"
@@ -146,11 +142,11 @@ class FlattenedGraph:
 
         # The subgraphs that are inlined in the child, with the ids of this graph. Their nodes refer to the
         # child's scopes, so the scopes are changed in place.
-        for scope in child._scopes:
+        for alias, scope in child.scopes.items():
             for name, target in scope.items():
                 scope[name] = names[target]
-        self._scopes += [names, *child._scopes]
-        self.exits |= {f"{graph_id}-{alias}": names[target] for alias, target in child.exits.items()}
+            self.scopes[f"{graph_id}-{alias}"] = scope
+        self.scopes[graph_id] = names
 
         if entry == _start_bridge(graph_id):
             self._add(Node(id=entry, action=_NO_ACTION, local_names=names))
@@ -182,7 +178,6 @@ class FlattenedGraph:
         for alias in aliases:
             self._claim(alias)
         self.aliases |= aliases
-        self.exits[graph_id] = exit_target
 
     def _add(self, node: Node) -> None:
         self._claim(node.id)

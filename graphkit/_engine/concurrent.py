@@ -1,10 +1,9 @@
 """Runs several generators of requests concurrently: branches of a fork, items of a map.
 
-`run_concurrently` is a generator like the loop that it serves. The tasks that a part requests are
-started instead of run, and while they run the other parts go on. Every other request is passed on
-and answered at once. So only calls of user code are concurrent, and the engine is not. A part may
-itself run parts concurrently; then it waits for tickets as this generator does, and the waits add
-up.
+`run_concurrently` is a generator like the loop that it serves. A part starts its tasks, and while it
+waits for them the other parts go on. Every other request is passed on and answered at once. So only
+calls of user code are concurrent, and the engine is not. A part may itself run parts concurrently;
+then it waits for tickets as this generator does, and the waits add up.
 
 A part is never left in the middle of storing something: it receives the answer and goes on before
 any other part does. So two parts that find nothing stored yet do not both store it.
@@ -16,33 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, Final, final
 
-from graphkit._engine.requests import Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
-from graphkit._to_thread import unwrap_outcome
+from graphkit._to_thread import Outcome, unwrap_outcome
 
-
-class _Answer(NamedTuple):
-    """The answer to a request: a value or an error."""
-
-    value: Any = None
-    error: BaseException | None = None
-
-
-class _Waiter(NamedTuple):
-    """The part that waits for a ticket."""
-
-    part_index: int
-    for_own_parts: bool
-    """Whether the part requested the wait itself: for one of its own parts, or for a task that it has started."""
-
-
-class _PendingRecord(NamedTuple):
-    """A record that a part has requested in this round."""
-
-    part_index: int
-    request: Record
+_BEGIN: Final[Outcome] = (None, None)
+"""What a part is sent first."""
 
 
 def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
@@ -74,12 +54,14 @@ class _Scheduler:
         first = len(parts)
         if limit is not None:
             first = min(limit, first)
-        self.ready: deque[tuple[int, _Answer]] = deque((index, _Answer()) for index in range(first))
+        self.ready: deque[tuple[int, Outcome]] = deque((index, _BEGIN) for index in range(first))
+        """The parts that can go on, with the answers to their requests."""
         self.next_index = first
         """The first part that has not started; it starts when another one has ended."""
-        self.waiters: dict[int, _Waiter] = {}
-        """The part that waits for each ticket."""
-        self.pending_records: list[_PendingRecord] = []
+        self.waiters: dict[int, int] = {}
+        """The part that waits for each ticket: of a task that it has started, or that one of its own parts has."""
+        self.pending_records: dict[int, Record] = {}
+        """The record that a part has requested in this round."""
         self.failures: dict[int, BaseException] = {}
         """The failure of each part that has failed."""
         self.stopped: BaseException | None = None
@@ -91,8 +73,8 @@ class _Scheduler:
         # the other tasks run.
         while True:
             while self.ready:
-                index, answer = self.ready.popleft()
-                yield from self._advance(index, answer)
+                index, outcome = self.ready.popleft()
+                yield from self._advance(index, outcome)
             if self.pending_records:
                 yield from self._record()
             elif self.waiters:
@@ -114,12 +96,13 @@ class _Scheduler:
     def _is_ending(self) -> bool:
         return bool(self.failures) or self.stopped is not None
 
-    def _advance(self, index: int, answer: _Answer) -> Steps:
+    def _advance(self, index: int, outcome: Outcome) -> Steps:
         """Let a part go on until it has to wait."""
         part = self.parts[index]
         while True:
+            answer, error = outcome
             try:
-                request = part.send(answer.value) if answer.error is None else part.throw(answer.error)
+                request = part.send(answer) if error is None else part.throw(error)
             except StopIteration:
                 self._start_next()
                 return
@@ -127,62 +110,51 @@ class _Scheduler:
                 self.failures[index] = raised
                 self._start_next()
                 return
-            # A part that records waits for the end of the round. One that requests a task waits for
-            # its ticket. Everything else is answered at once, and the part goes on.
+            # A part that records waits for the end of the round. Everything else but a wait is answered
+            # at once, and the part goes on.
             if isinstance(request, Record):
-                self.pending_records.append(_PendingRecord(index, request))
+                self.pending_records[index] = request
                 return
             if isinstance(request, Wait):
-                waiter = _Waiter(index, for_own_parts=True)
-                self.waiters.update(dict.fromkeys(request.tickets, waiter))
+                self.waiters.update(dict.fromkeys(request.tickets, index))
                 return
-            if isinstance(request, Task):
-                answer = yield from self._pass_on(Start(request))
-                if answer.error is None:
-                    self.waiters[answer.value] = _Waiter(index, for_own_parts=False)
-                    return
-            else:
-                answer = yield from self._pass_on(request)
+            outcome = yield from self._pass_on(request)
 
     def _start_next(self) -> None:
         if self.next_index < len(self.parts):
-            self.ready.append((self.next_index, _Answer()))
+            self.ready.append((self.next_index, _BEGIN))
             self.next_index += 1
 
-    def _pass_on(self, request: Request) -> Generator[Request, Any, _Answer]:
+    def _pass_on(self, request: Request) -> Generator[Request, Any, Outcome]:
         """Pass a request on to the driver, or to the scheduler whose part this one is."""
         is_start = isinstance(request, Start)
         if is_start and self._is_ending:
-            return _Answer(error=Stop())
+            return None, Stop()
         if self.stopped is not None and isinstance(request, Emit):
-            return _Answer()  # the caller no longer reads the stream
+            return None, None  # the caller no longer reads the stream
         try:
-            return _Answer((yield request))
+            return (yield request), None
         except BaseException as raised:  # noqa: BLE001 - the part handles it
             is_refusal = is_start and isinstance(raised, Stop)  # by the outer scheduler, which is ending
             is_failure = isinstance(raised, (Exception, GraphInterrupt))  # of this request alone
             if not is_refusal and not is_failure:
                 self.stopped = self.stopped or raised
-            return _Answer(error=raised)
+            return None, raised
 
     def _record(self) -> Steps:
         """Combine the records for the first pending one's checkpoint into one request."""
-        pending = self.pending_records
-        first = pending[0].request
+        first = next(iter(self.pending_records.values()))
         combined: dict[str, Any] = {}
         indexes: list[int] = []
-        others: list[_PendingRecord] = []
-        for record in pending:
-            request = record.request
+        for index, request in self.pending_records.items():
             # Parts that are nested graphs may record elsewhere.
             if (request.saver, request.config) == (first.saver, first.config):
                 combined.update(request.writes)
-                indexes.append(record.part_index)
-            else:
-                others.append(record)
-        self.pending_records = others
-        answer = yield from self._pass_on(Record(first.saver, first.config, combined))
-        self.ready.extend((index, answer) for index in indexes)
+                indexes.append(index)
+        for index in indexes:
+            del self.pending_records[index]
+        outcome = yield from self._pass_on(Record(first.saver, first.config, combined))
+        self.ready.extend((index, outcome) for index in indexes)
 
     def _wait(self) -> Steps:
         """Wait until tasks have ended, and make the parts ready that wait for them, or for one of their own parts."""
@@ -196,12 +168,9 @@ class _Scheduler:
                 raise  # asked to end for the second time
             self.stopped = raised
             return
-        answers: dict[int, _Answer] = {}
+        answers: dict[int, list[DoneTask]] = {}
         for task in done:
-            ticket, result, error = task
-            index, for_own_parts = self.waiters.pop(ticket)
-            if for_own_parts:  # the part waits again for those of its tickets that are not done
-                answers.setdefault(index, _Answer([])).value.append(task)
-            else:
-                answers[index] = _Answer(result, error)
-        self.ready.extend(answers.items())
+            index = self.waiters.pop(task[0])
+            answers.setdefault(index, []).append(task)
+        # A part with parts of its own waits again for those of its tickets that are not done.
+        self.ready.extend((index, (tasks, None)) for index, tasks in answers.items())

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter, time_ns
@@ -335,10 +336,7 @@ class Driver:
             RunNode: run_node,
             Next: advance_generator,
             Ask: self._ask,
-            Save: writer.save,
-            Record: writer.record,
-            Load: writer.load,
-            LoadWrites: writer.load_writes,
+            **writer.answers(),
             Start: pool.start,
             Wait: pool.wait,
             Withdraw: pool.futures.withdraw,
@@ -463,13 +461,11 @@ _END: Final = object()
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Dispatched:
     """A value that a node has dispatched while it runs."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 Item = NodeOutput[Any] | Dispatched

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any, Final, final
@@ -58,6 +58,8 @@ from graphkit._saver.writes import (
     OUTER_EXECUTION,
     RESUMED,
     RETRIED,
+    SUBGRAPH_INTERRUPT,
+    SUBGRAPH_TIMER,
     SUBMIT,
     TIMER,
     Submission,
@@ -65,7 +67,9 @@ from graphkit._saver.writes import (
     stops_in,
     subgraph_interrupts,
     subgraph_namespace,
+    subgraph_stops,
     unanswered_interrupts,
+    unanswered_stops,
     unanswered_timers,
 )
 from graphkit._values.frozen import FrozenDict, freeze
@@ -233,8 +237,8 @@ class ResumePlan:
     """The pending writes that the execution of the next node finds."""
     added: Mapping[str, Any]
     """Those that the resume adds."""
-    private: Sequence[Mapping[str, Any]]
-    """What the resume brings for transient keys, which are never stored."""
+    with_private: Mapping[str, Mapping[str, Any]]
+    """The updates among these that have transient keys, which are never stored: as they were given."""
     nested: Mapping[str, GraphResume]
     """What the resume brings for nested graphs, by namespace."""
 
@@ -323,8 +327,8 @@ class RunHistory:
         writes_from: the id of the checkpoint that `load_writes` has read them from.
         metadata: the metadata of its checkpoints.
         stores_at_exit: whether nothing is stored before the run stops.
-        outer_execution: identifies the node of the outer run that this run is; None if there is no
-            outer run.
+        outer: the history of the outer run, if this is a nested run; else None.
+        outer_execution: identifies the node of the outer run that this run is.
         is_in_branch: whether an outer run has it in a branch, and records a pause for all branches.
         passable_stops: of a nested run, the ids of its declared stops that a resume passes: those that the
             outer runs have recorded, so that a caller may have seen them; None if there is no outer run.
@@ -341,9 +345,8 @@ class RunHistory:
         config: RunnableConfig,
         saver: BaseCheckpointSaver | None,
         *,
+        outer: RunHistory | None = None,
         outer_state: RunState | None = None,
-        run_id: str | None = None,
-        control: RunControl | None = None,
     ) -> None:
         """Prepare the history of a run; nothing is loaded yet.
 
@@ -351,15 +354,15 @@ class RunHistory:
             program: the graph.
             config: names the thread, and perhaps the checkpoint to go on from.
             saver: stores the history; None: nothing is stored.
-            outer_state: the state of the outer graph, if this is the history of a nested run.
-            run_id: the id of the outer run.
-            control: that of the outer run.
+            outer: the history of the outer run, if this is that of a nested run.
+            outer_state: the state of the outer graph, which may be that of a branch.
         """
         self.program = program
         self.requested_config = config
         self.config = config.with_check_point_id(None)
         self.saver = saver
-        self.control = control or RunControl(saver, self.config)
+        self.outer = outer
+        self.control: RunControl = RunControl(saver, self.config) if outer is None else outer.control
         limit = config.max_iterations or program.options.max_iterations
         self.reporter = RunReporter(self.config, limit, has_saver=saver is not None)
         self.state = RunState(program.topology, self.reporter, outer=outer_state)
@@ -371,7 +374,7 @@ class RunHistory:
         self.writes_from = ""
         self._deferred: dict[str, Any] = {}
         """Pending writes that are not recorded yet; see `record_or_defer`."""
-        self.metadata = RunMetadata(program, config, run_id)
+        self.metadata: RunMetadata = RunMetadata(program, config, None if outer is None else outer.metadata.run_id)
         self._start_id = ""
         """The id of `base` when the node execution began, or of the execution that it continues."""
         self._start_step = 0
@@ -379,7 +382,7 @@ class RunHistory:
         self._slot = -1
         """The slot of time in which the latest checkpoint was made; its first one is a mailbox. -1 until the
         run has stored a checkpoint that is no copy of the one that it resumed: each until then is a mailbox."""
-        self.outer_execution: str | None = None
+        self.outer_execution = ""
         self.is_in_branch = False
         self.passable_stops: frozenset[str] | None = None
         self.held_locks: frozenset[object] = frozenset()
@@ -411,9 +414,7 @@ class RunHistory:
         namespace = subgraph_namespace(self.config.checkpoint_ns, node.id)
         saver = program.find_saver(self.saver)
         config = self.config.replace(checkpoint_ns=namespace)
-        nested = RunHistory(
-            program, config, saver, outer_state=state, run_id=self.metadata.run_id, control=self.control
-        )
+        nested = RunHistory(program, config, saver, outer=self, outer_state=state)
         nested.outer_execution = f"{self.execution_start()}/{key}"
         nested.is_in_branch = self.is_in_branch or key != ""
         recorded = frozenset(subgraph_interrupts(self.writes))
@@ -463,14 +464,14 @@ class RunHistory:
         if requested.checkpoint_id is not None:
             latest = yield Load(self.saver, self.config)
         root = None
-        if requested.checkpoint_ns and self.outer_execution is None:  # else the outer run has checked it
+        if requested.checkpoint_ns and self.outer is None:  # else the outer run has checked it
             root = yield Load(self.saver, self.config.replace(checkpoint_ns=""))
         for checkpoint in (latest, root):
             if checkpoint is not None:
                 check_complete(requested.thread, checkpoint.metadata)
         # By id: a saver may return another object for the same checkpoint.
         self.is_latest = base is None or (latest is not None and latest.id == base.id)
-        if latest is not None and self.outer_execution is None:
+        if latest is not None and self.outer is None:
             self.control.mailboxes = [latest.id]
         return base  # type: ignore[no-any-return]
 
@@ -481,7 +482,7 @@ class RunHistory:
             GraphRunnerError: the checkpoint belongs to a nested graph, and this run has no outer
                 run; or its state cannot be taken over.
         """
-        if self.outer_execution is None and OUTER_EXECUTION in base.metadata:
+        if self.outer is None and OUTER_EXECUTION in base.metadata:
             raise self.state.make_error(
                 GraphRunnerError,
                 f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only its outer "
@@ -518,7 +519,7 @@ class RunHistory:
         """Begin a run that starts from an input."""
         own = {"run_id": self.metadata.run_id or self.new_id()}
         self._start_id = self.outer_execution or own["run_id"]
-        if self.outer_execution is not None:
+        if self.outer is not None:
             own[OUTER_EXECUTION] = self.outer_execution
         self.metadata.begin(own)
 
@@ -609,7 +610,7 @@ class RunHistory:
         if slot != self._slot:
             if source != "fork":
                 self._slot = slot
-            if self.outer_execution is None:
+            if self.outer is None:
                 self.control.mailboxes.append(saved.id)
         self.metadata.note_stored(source)
         self.base = saved
@@ -729,6 +730,8 @@ class RunHistory:
             # then be recorded at a checkpoint that no reader looks at.
             latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == self.base.id  # type: ignore[union-attr]
+            if not self.is_latest:
+                self.position.stored = None  # the position is stored again
         try:
             frozen = freeze(interrupt)
         except ValueError as error:
@@ -774,10 +777,34 @@ class RunHistory:
             resolved["reminders"] = known.get("reminders") or sorted(times)
         return resolved
 
+    def forget_answered(self) -> Steps:
+        """Let the outer histories forget the stops of this nested run for which it no longer waits.
+
+        Such a stop is recorded in both histories. Its answer is recorded in the nested one first, and only
+        then does the outer one forget the stop: a crash in between finds it waiting in the outer history and
+        answered in the nested one, and a resume goes on.
+        """
+        outer = self.outer
+        if outer is None:
+            return
+        open_ids = {*unanswered_stops(self.writes), *subgraph_stops(self.writes)}
+        answered = [
+            key
+            for key, namespace in outer.writes.items()
+            if key.startswith((SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER))
+            and namespace == self.config.checkpoint_ns
+            and key.partition(":")[2] not in open_ids
+        ]
+        if answered:
+            if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
+                answered.append(ASLEEP)
+            yield from outer.record(dict.fromkeys(answered))
+            yield from outer.forget_answered()
+
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
         writes = dict(self._deferred)
-        if self.outer_execution is None:
+        if self.outer is None:
             writes.update(self.grant_requests())
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:

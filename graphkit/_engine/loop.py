@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple, final
+from typing import Any, final
 
 from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
-from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Steps
+from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, Release, Request, Steps
 from graphkit._engine.resume import merge_updates, prepare_resume
-from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
+from graphkit._engine.routing import follow_edge, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.compile_config import find_savers
@@ -48,7 +48,6 @@ from graphkit._saver.writes import (
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     SUBGRAPH_TIMER,
-    subgraph_stops,
     to_waiting_interrupt,
     unanswered_stops,
 )
@@ -56,13 +55,6 @@ from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
-
-
-class DeclaredStop(NamedTuple):
-    """A stop that `interrupt_before` or `interrupt_after` declares at a position."""
-
-    node_id: str
-    when: When
 
 
 @final
@@ -162,7 +154,7 @@ class Run:
         """Start from an input, or from the state of the outer graph."""
         history = self.history
         state = self.state
-        if history.outer_execution is not None:
+        if history.outer is not None:
             state.adopt(run_input)
         else:
             # The input is merged into the latest state of the thread, or into an initial state.
@@ -232,16 +224,16 @@ class Run:
                 self.next_node_id = yield from follow_edge(self.state, plan.base.node_id)
         return True
 
-    def _find_declared_stop(self) -> DeclaredStop | None:
-        """Find the declared stop at the current position."""
+    def _find_declared_stop(self) -> tuple[str, When] | None:
+        """Find the declared stop at the current position: the node that it names, and where it is."""
         program = self.program
         node_id = self.history.position.node_id
         name = program.find_stop(program.after, node_id)
         if name is not None:
-            return DeclaredStop(name, "after")
+            return name, "after"
         name = program.find_stop(program.before, self.next_node_id)
         if name is not None:
-            return DeclaredStop(name, "before")
+            return name, "before"
         return None
 
     # The steps
@@ -256,6 +248,7 @@ class Run:
         reporter = self.reporter
         runner = self.runner
         has_saver = history.saver is not None
+        is_nested = history.outer is not None
         has_declared_stops = bool(self.program.before or self.program.after)
         leaves_edge_open = self.program.after if self.program.options.interrupt_before_edge else ()
         emits_snapshots = has_saver and StreamMode.SNAPSHOTS in history.config.stream_modes
@@ -268,6 +261,8 @@ class Run:
         measure = history.clock.measure
         node_id = history.position.node_id
         while True:
+            if is_nested:
+                yield from history.forget_answered()
             stop = None
             if has_declared_stops and self.may_stop:
                 stop = self._find_declared_stop()
@@ -275,7 +270,7 @@ class Run:
                     # No human sees the stop of a run that ends as cancelled: its resume stops here.
                     yield from control.look_at_stop()
                     if control.cancellation is None:
-                        yield from history.record_interrupt(stop.node_id, stop.when, "")
+                        yield from history.record_interrupt(*stop, "")
             if self.must_emit:
                 if runner.dispatched_outputs:
                     yield from runner.emit_all(runner.dispatched_outputs)
@@ -285,6 +280,8 @@ class Run:
                     output = StateSnapshot(history.base, history.config, self._visible_state, lambda _: ())
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
+                if is_nested:
+                    output.is_subgraph = True
                 if step_updates is not None:
                     output.update = step_updates.copy()
                     step_updates.clear()
@@ -298,7 +295,7 @@ class Run:
             current = self.next_node_id
             if current == END:
                 yield from self._end()
-                yield Emit(NodeOutput(END, state_of(state.data)))
+                yield Emit(NodeOutput(END, state_of(state.data), is_subgraph=is_nested))
                 return
             if control.must_check and (control.pause_requested or measure() >= control.next_look):
                 yield from control.check()
@@ -321,12 +318,8 @@ class Run:
                     following = None
                 else:
                     edge = edges.get(node_id)
-                    if edge.__class__ is str:
-                        following = edge
-                    elif edge is None:
-                        raise no_edge_error(state, node_id)
-                    else:
-                        following = yield from evaluate_edge(state, node_id, edge)  # type: ignore[arg-type]
+                    is_plain = edge.__class__ is str
+                    following = edge if is_plain else (yield from follow_edge(state, node_id))  # type: ignore[assignment]
                 reporter.finished_nodes.append(node_id)
             self.next_node_id = following
             data_before = history.position.data
@@ -380,9 +373,13 @@ class Run:
         return frozenset() if fork is None else frozenset().union(*fork.branches.values())
 
     def _run_subgraph(self, runner: NodeRunner, node: Node, key: str) -> Steps:
-        """Run a nested graph, and merge its updates into the state of the runner.
+        """Run a nested graph inside this run, and merge its updates into the state of the runner.
 
-        It starts from that state, or continues where this node execution has stopped before.
+        It starts from that state, or continues where this node execution has stopped before. It is driven
+        by the same loop and the same driver. This run keeps the run lock, and emits the interrupts at which
+        the nested one has stopped. The checkpoints of the nested run are stored in the namespace `<node id>`,
+        below that of this graph, with the node execution that they belong to. So a resume finds out whether
+        this execution had begun, and continues inside.
 
         Raises:
             Halt: the nested graph waits for a human; its interrupts are recorded in this run.
@@ -407,7 +404,7 @@ class Run:
             if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
                 run_input = resume or GraphResume()
         run = Run(nested, run_input, executor=runner.executor)
-        yield from _relay_requests(history, nested, run.steps())
+        yield from run.steps()
         if run.interrupts:
             self.nested_interrupts += run.interrupts
             stops: dict[str, Any] = {}
@@ -450,7 +447,7 @@ class Run:
         if history.saver is not None:
             if not history.is_saved:
                 yield from history.save("loop", history.execution_start())
-            if history.outer_execution is None:
+            if history.outer is None:
                 yield from self.control.look_at_stop()
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
         if failure is not None:
@@ -473,7 +470,7 @@ class Run:
             history.mark(history.position.node_id, END)
             yield from history.save("answer")
         options = self.program.options
-        is_outermost = history.outer_execution is None
+        is_outermost = history.outer is None
         if is_outermost and history.saver is not None:  # an outer run may still need what is stored here
             for saver in find_savers(self.program, history.saver):
                 if options.release_thread:
@@ -493,14 +490,14 @@ class Run:
             Halt: this is a nested run, and an outer run ends as cancelled, or records the pause.
         """
         history = self.history
-        if history.outer_execution is None:
+        if history.outer is None:
             yield from self.control.look_at_stop()
             if self.control.granted:
                 yield from history.record(history.grant_requests())
         cancellation = self.control.cancellation
         own_stops = unanswered_stops(history.writes)
         leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts
-        if leaves_pause or (cancellation is not None and history.outer_execution is not None):
+        if leaves_pause or (cancellation is not None and history.outer is not None):
             yield from history.record({})  # the position, and what was deferred
             raise Halt
         if cancellation is None:
@@ -536,7 +533,7 @@ class Run:
             # Not by setattr: a state is read-only, and a model may have a field of this name.
             questions = [interrupt.waiting for interrupt in interrupts if interrupt.waiting is not None]
             state.__dict__["_interrupts"] = tuple(questions)
-        if history.outer_execution is not None:
+        if history.outer is not None:
             self.interrupts = interrupts
             return
         sleeps = any(interrupt.due is not None for interrupt in interrupts)
@@ -573,63 +570,3 @@ class Run:
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.
     def _visible_state(self, data: FrozenDict) -> Any:
         return self.state.schema.state_factory(strip_subgraph_updates(data))
-
-
-# Nested graphs
-#
-# A nested graph: a node that is a graph, run inside the outer run, in a namespace of its own.
-#
-# It is driven by the same loop. Its requests go to the driver of the outer run; its outputs are flagged.
-# The outer run keeps the run lock, and emits the interrupts at which the nested one has stopped. Its
-# checkpoints are stored in the namespace `<node id>`, below that of the outer graph, with the node
-# execution that they belong to. So a resume finds out whether this execution had begun, and continues
-# inside.
-
-_SUBGRAPH_STOPS: Final = (SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
-_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Record)
-"""The requests of a nested run while an answer to it may not be stored yet."""
-
-
-def _relay_requests(outer: RunHistory, nested: RunHistory, steps: Steps) -> Steps:
-    """Pass the requests of a nested run to the driver, and flag its outputs.
-
-    An interrupt in the nested graph is recorded in both histories. When the run goes on, its answer
-    is recorded in the nested one first, and only then does the outer one forget the interrupt: a
-    crash in between finds it waiting in the outer history and answered in the nested one, and a
-    resume goes on. The first request that is not a read or a record shows that the answer is stored.
-    """
-    namespace = nested.config.checkpoint_ns
-    recorded = outer.writes.items()
-    waiting = [key for key, waits_in in recorded if key.startswith(_SUBGRAPH_STOPS) and waits_in == namespace]
-    answer: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            request = steps.send(answer) if error is None else steps.throw(error)
-        except StopIteration:
-            if waiting:  # it has stopped at once, for a pause
-                yield from _forget_answered(outer, nested, waiting)
-            return
-        answer = None
-        error = None
-        try:
-            if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
-                waiting = yield from _forget_answered(outer, nested, waiting)
-            if isinstance(request, Emit):
-                request.output.is_subgraph = True
-            answer = yield request
-        except BaseException as raised:  # noqa: BLE001 - the nested run handles it
-            error = raised
-
-
-def _forget_answered(outer: RunHistory, nested: RunHistory, waiting: list[str]) -> Generator[Request, Any, list[str]]:
-    """Let the outer history forget what the nested graph no longer waits for; return the keys of the rest."""
-    writes = nested.writes
-    open_ids = {*unanswered_stops(writes), *subgraph_stops(writes)}
-    still_open = [key for key in waiting if key.partition(":")[2] in open_ids]
-    answered = [key for key in waiting if key not in still_open]
-    if answered:
-        if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
-            answered.append(ASLEEP)
-        yield from outer.record(dict.fromkeys(answered))
-    return still_open

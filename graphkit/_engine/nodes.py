@@ -181,7 +181,8 @@ class NodeRunner:
         # of the saver is no failure of the node, and keeps its class.
         try:
             task = RunNode(node.action, argument, history.config, context, executor)
-            result = (yield task) if executor is None else (yield from run_elsewhere(task))
+            is_alone = executor is None and not key and not history.is_in_branch
+            result = (yield task) if is_alone else (yield from run_elsewhere(task))
             if result.__class__ in _GENERATORS:
                 result = yield from self._emit_chunks(node, result, context)
         except GraphInterrupt as interrupt:
@@ -233,12 +234,14 @@ class NodeRunner:
         """Emit the chunks of a generator; return its update."""
         command: Command | None = None
         is_over = False
+        is_alone = not context.key and not self.history.is_in_branch
         try:
             while True:
                 if source.__class__ is Collected:
                     chunk = source.chunks.pop(0)
                 else:
-                    chunk = yield Next(source, context)
+                    task = Next(source, context)
+                    chunk = (yield task) if is_alone else (yield from run_elsewhere(task))
                 if chunk.__class__ is Ended:
                     is_over = True
                     if command is not None and chunk.value is not None:
@@ -260,9 +263,12 @@ class NodeRunner:
             raise
 
     def _make_output(self, node: Node, chunk: Any) -> NodeOutput:
-        if isinstance(chunk, NodeOutput):
-            return chunk
-        return StreamingOutput(chunk, node.id, self.state.schema.state_factory(self.state.data))
+        output = chunk
+        if not isinstance(chunk, NodeOutput):
+            output = StreamingOutput(chunk, node.id, self.state.schema.state_factory(self.state.data))
+        if self.history.outer is not None:
+            output.is_subgraph = True
+        return output  # type: ignore[no-any-return]
 
     def _dispatched_by(self, node: Node, context: NodeContext) -> list[NodeOutput]:
         # A copy first, because a thread that the node has started may still append.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from graphkit._engine.history import (
     ResumePlan,
@@ -147,10 +147,10 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
     waiting = unanswered_interrupts(passed)
-    parts = split_resume(resume, waiting, subgraph_interrupts(recorded))
-    brought = _read_own_part(state, parts.own, waiting, recorded, (base.node_id, next_node_id), now)
+    own, nested = split_resume(resume, waiting, subgraph_interrupts(recorded))
+    brought, with_private = _read_own_part(state, own, waiting, recorded, (base.node_id, next_node_id), now)
     # The run lock is held, so that no human answers between the look at the clock and the record.
-    added = {**answers_of_time(recorded, now), **brought.writes}
+    added = {**answers_of_time(recorded, now), **brought}
     if not is_latest:
         recorded = first_open_interrupts(recorded, added)
     # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
@@ -172,8 +172,8 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         may_stop=submission is not None or bool(kept_stops) or (stops_here and not was_interrupted),
         recorded=recorded,
         added=added,
-        private=brought.private,
-        nested=parts.by_namespace,
+        with_private=with_private,
+        nested=nested,
     )
 
 
@@ -196,15 +196,6 @@ def _find_kept_stops(
     return kept_stops
 
 
-class _Brought(NamedTuple):
-    """What a resume brings for one graph."""
-
-    writes: dict[str, Any]
-    """The pending writes that it adds."""
-    private: list[Mapping[str, Any]]
-    """The parts of its updates with transient keys."""
-
-
 def _read_own_part(
     state: RunState,
     resume: GraphResume,
@@ -212,8 +203,11 @@ def _read_own_part(
     recorded: Mapping[str, Any],
     stopped_at: tuple[str, str | None],
     now: datetime,
-) -> _Brought:
+) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]:
     """Return what a resume brings for one graph, its nested graphs aside.
+
+    That is the pending writes that it adds; and those updates among them that have transient keys, as they were
+    given: what is recorded lacks these keys.
 
     Args:
         state: its graph, and the transient keys.
@@ -261,17 +255,17 @@ def _read_own_part(
         if not isinstance(update, Mapping):
             raise GraphRunnerError(f"update= must be a mapping, not {type(update).__name__}")
         updates[next_update_key(recorded)] = update
-    private: list[Mapping[str, Any]] = []
+    with_private: dict[str, Mapping[str, Any]] = {}
     try:
-        for key, value in updates.items():
-            public, own = state.split_private(value)
+        for key, given in updates.items():
+            public, private = state.split_private(given)
             writes[key] = pack_if_marked(public)
-            if own:
-                private.append(own)
+            if private:
+                with_private[key] = given
         frozen = {key: freeze(value) for key, value in writes.items()}
     except ValueError as error:
         raise GraphRunnerError(f"the value or update of the resume cannot be stored: {error}") from error
-    return _Brought(frozen, private)
+    return frozen, with_private
 
 
 def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -314,15 +308,10 @@ def _find_updates(writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def merge_updates(state: RunState, plan: ResumePlan) -> None:
     """Merge the updates into the state, in the order of their arrival."""
-    try:
-        for private in plan.private:
-            state.absorb_private(private)
-    except Exception as error:
-        reason = f"the value or update of the resume cannot be merged: {message_of(error)}"
-        raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error
-    for key, update in _find_updates({**plan.recorded, **plan.added}).items():
+    for key, recorded in _find_updates({**plan.recorded, **plan.added}).items():
+        update = plan.with_private.get(key) or unpack_if_marked(recorded)
         try:
-            state.merge(plan.base.node_id, unpack_if_marked(update))
+            state.merge(plan.base.node_id, update)
         except NodeExecutionError as error:
             reason = f"the value or update of the resume cannot be merged: {message_of(error.__cause__ or error)}"
             if key not in plan.added:
@@ -357,15 +346,10 @@ def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, A
             raise history.state.make_error(GraphRunnerError, reason, node.id)
 
 
-class SplitResume(NamedTuple):
-    """A resume, divided between a graph and its nested graphs."""
-
-    own: GraphResume
-    by_namespace: dict[str, GraphResume]
-
-
-def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> SplitResume:
-    """Divide a resume between a graph and the nested graphs that wait.
+def split_resume(
+    resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]
+) -> tuple[GraphResume, dict[str, GraphResume]]:
+    """Divide a resume: return the part of a graph itself, and those of the nested graphs that wait, by namespace.
 
     Args:
         resume: what the caller gave.
@@ -376,7 +360,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
         GraphRunnerError: it is ambiguous which graph the value or the update is for.
     """
     if not nested or (not resume.has_value and resume.update is None):
-        return SplitResume(own=resume, by_namespace={})
+        return resume, {}
     value = resume.value
     own_value: Any = ABSENT
     asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
@@ -411,7 +395,7 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
         namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
         for namespace in {*values, *updates}
     }
-    return SplitResume(own=GraphResume(own_value, update=own_update), by_namespace=by_namespace)
+    return GraphResume(own_value, update=own_update), by_namespace
 
 
 # A correction

@@ -15,23 +15,16 @@ from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionErro
 
 
 def follow_edge(state: RunState, source: str) -> Generator[Request, Any, str]:
-    """Take the outgoing edge of a node; return the id of the next node."""
+    """Take the outgoing edge of a node; return the id of the next node.
+
+    A conditional edge is evaluated with its hooks, and their updates are merged.
+    """
     edge = state.topology.edges.get(source)
-    if edge.__class__ is str:
+    if isinstance(edge, str):
         return edge
     if edge is None:
-        raise no_edge_error(state, source)
-    return (yield from evaluate_edge(state, source, edge))  # type: ignore[arg-type]
-
-
-def no_edge_error(state: RunState, source: str) -> GraphRunnerError:
-    """Make the error of a node that leads nowhere."""
-    reason = f"{source!r} has no outgoing edge, and returned no Command with a goto; add_edge({source!r}, ...)"
-    return state.make_error(GraphRunnerError, reason, source)
-
-
-def evaluate_edge(state: RunState, source: str, edge: Condition) -> Generator[Request, Any, str]:
-    """Evaluate a conditional edge with its hooks, and merge their updates; return the next node."""
+        reason = f"{source!r} has no outgoing edge, and returned no Command with a goto; add_edge({source!r}, ...)"
+        raise state.make_error(GraphRunnerError, reason, source)
     config = state.reporter.config
     failure_message = f"the edge of {source!r} failed"
     for hook in edge.before_hooks:
@@ -68,7 +61,7 @@ def call_user(
 ) -> Generator[Request, Any, Any]:
     """Call a hook, a condition or another function of a node or an edge that is no action."""
     try:
-        return (yield Ask(call, *arguments))
+        return (yield Ask(call, arguments))
     except (Exception, GraphInterrupt) as error:  # only actions can interrupt the run
         reason = f"{failure_message}: {describe_error(error)}"
         raise state.make_error(NodeExecutionError, reason, node_id) from error

@@ -1,6 +1,6 @@
 """Runs tasks concurrently for the drivers: on threads, in other processes, in the event loop.
 
-Another process gets a `RemoteCall` and returns a `TaskOutcome`. It finds everything here by name,
+Another process gets a `RunNode` with a `RemoteJournal`, and returns a `TaskOutcome`. It finds everything here by name,
 so any `concurrent.futures.Executor` will do: a process pool, Dask's `client.get_executor(pure=False)`,
 or one of the application.
 """
@@ -28,7 +28,6 @@ from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.requests import Close, Collected, DoneTask, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
-from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
@@ -112,13 +111,6 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
     raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
 
 
-class RemoteEvent(NamedTuple):
-    """An event of a node in another process."""
-
-    type: str
-    data: dict[str, Any]
-
-
 class TaskOutcome(NamedTuple):
     """What the future of a task returns: the result or the error of its call."""
 
@@ -126,7 +118,8 @@ class TaskOutcome(NamedTuple):
     error: BaseException | None
     context: NodeContext | None = None
     """Of a call in another process: as the call has left it, without its journal."""
-    events: Sequence[RemoteEvent] = ()
+    events: Sequence[tuple[str, dict[str, Any]]] = ()
+    """The types and data of the events that it posted."""
 
 
 def _run_on_thread(call: Callable[[Any], Any], task: Task) -> TaskOutcome:
@@ -180,7 +173,7 @@ class TaskFutures:
             self.writer.flush()  # the other process records at the base, which must be stored by then
             history = task.context.journal
             assert isinstance(history, RunHistory)
-            future = executor.submit(perform, make_remote_call(history, task))
+            future = executor.submit(perform, make_remote_task(history, task))
         self.by_ticket[ticket] = future
         return future
 
@@ -205,7 +198,7 @@ class TaskFutures:
             for output in remote.outputs:
                 context.dispatch(output)
             for event in outcome.events:
-                context.post_event(event.type, event.data)
+                context.post_event(*event)
         return outcome.result, outcome.error
 
     def withdraw(self, request: Withdraw) -> None:
@@ -418,8 +411,8 @@ async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
 # Other processes
 
 
-def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
-    """Make what is sent to another process to run a task."""
+def make_remote_task(history: RunHistory, task: RunNode) -> RunNode:
+    """Return a task as it is sent to another process."""
     context = task.context
     prefix = f"{ONCE}{context.key}:"
     results = {key.removeprefix(prefix): value for key, value in history.writes.items() if key.startswith(prefix)}
@@ -446,21 +439,8 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         control_opener=control_opener,
         mailboxes=mailboxes,
     )
-    return RemoteCall(
-        call=task.call,
-        argument=task.argument,
-        config=task.config.replace(executor=None),
-        context=NodeContext(context.node_id, context.answers, frozenset(), context.key, journal),
-    )
-
-
-class RemoteCall(NamedTuple):
-    """A call, and the node context that it runs in."""
-
-    call: Call
-    argument: Any
-    config: RunnableConfig
-    context: NodeContext
+    remote_context = NodeContext(context.node_id, context.answers, frozenset(), context.key, journal)
+    return RunNode(task.call, task.argument, task.config.replace(executor=None), remote_context, None)
 
 
 @final
@@ -486,7 +466,8 @@ class RemoteJournal:
     """Where requests to the run are. The run is at its position until the node is done, so that they stay."""
     next_look: float = 0.0
     was_cancelled: bool = False
-    events: list[RemoteEvent] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """The types and data of the events that it has posted."""
 
     def idempotency_key(self, _context: NodeContext) -> str:
         """Return the name that the run has given to the node execution."""
@@ -530,23 +511,23 @@ class RemoteJournal:
 
     def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""
-        self.events.append(RemoteEvent(type, data))
+        self.events.append((type, data))
 
     def dispatch(self, _output: Any) -> bool:
         """Return False: the run passes the output on when the node has finished."""
         return False
 
 
-def perform(remote_call: RemoteCall) -> TaskOutcome:
-    """Make the call in the worker process; never raises."""
-    context = remote_call.context
+def perform(task: RunNode) -> TaskOutcome:
+    """Run a node's action in the worker process; never raises."""
+    context = task.context
     journal = context.journal
     assert isinstance(journal, RemoteJournal)
     result: Any = None
     error: BaseException | None = None
     try:
         with executing(context):
-            returned = remote_call.call.run(remote_call.argument, remote_call.config)
+            returned = task.call.run(task.argument, task.config)
             if returned.__class__ is GeneratorType:
                 chunks = [next_chunk(returned)]
                 while not isinstance(chunks[-1], Ended):

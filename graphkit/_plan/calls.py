@@ -28,12 +28,13 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import aclosing, nullcontext
 from contextvars import copy_context
 from copy import copy
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from queue import Empty
 from threading import Lock
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from graphkit._plan.topology import Call
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, Journal, NodeContext, post_event
@@ -57,13 +58,11 @@ if TYPE_CHECKING:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Ended:
     """Stands for the next chunk of a generator that has ended; holds what it returned."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 def next_chunk(chunks: Iterator[Any]) -> Any:
@@ -252,27 +251,20 @@ def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
 def _call_hook(hook: Call, node_id: str, inner: Call, state: Any, config: Any) -> Any:
     """Call a hook around a call."""
     needs_thread = hook.is_async and not inner.is_async
-    call = _InnerCall(inner, state, config, needs_thread=needs_thread)
+    call = _InnerCall(inner, state, config, needs_thread)
     thunk = partial(hook.function, node_id, state, config, call)
     return RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
 
 
 def _call_in_time(call: Call, node_id: str, timeout: float, kind: str, state: Any, config: Any) -> Any:
     """Make a call with a timeout."""
-    budget = _TimeBudget(node_id, timeout, kind)
+    budget = _TimeBudget(node_id, timeout, kind, left=timeout)
     thunk = partial(call.run, state, config)
     return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
 
 
-class _FirstCall(NamedTuple):
-    """The node context as it was when a hook called what is inside for the first time."""
-
-    interrupt_calls: int
-    answers: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-
-
 @final
+@dataclass(slots=True, eq=False)
 class _InnerCall:
     """The `call` that a hook receives: call(), call(state) or call(state, config).
 
@@ -281,20 +273,19 @@ class _InnerCall:
     were before the first call.
     """
 
-    __slots__ = ("config", "first_call", "inner", "needs_thread", "state")
-
-    def __init__(self, inner: Call, state: Any, config: Any, *, needs_thread: bool) -> None:
-        self.inner = inner
-        self.state = state
-        self.config = config
-        self.needs_thread = needs_thread
-        self.first_call: _FirstCall | None = None
+    inner: Call
+    state: Any
+    config: Any
+    needs_thread: bool
+    first: NodeContext | None = None
+    """The node context as it was when the hook called what is inside for the first time."""
 
     def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
         context = CURRENT_NODE_CONTEXT.get()
-        first = self.first_call
+        first = self.first
         if context is not None and first is None:
-            self.first_call = _FirstCall(context.interrupt_calls, context.answers, tuple(context.outputs))
+            self.first = copy(context)
+            self.first.outputs = [*context.outputs]
         elif context is not None and first is not None:
             # A hook that asked or dispatched before its first call() is not repeated by the second, so
             # what it did stays; only what came from inside is taken back.
@@ -322,13 +313,11 @@ class _InnerCall:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class _AwaitableChunks:
     """An async generator that a hook may also await, as it awaits any other `call()`."""
 
-    __slots__ = ("generator",)
-
-    def __init__(self, generator: AsyncGenerator[Any]) -> None:
-        self.generator = generator
+    generator: AsyncGenerator[Any]
 
     def __aiter__(self) -> AsyncGenerator[Any]:
         return self.generator
@@ -342,16 +331,14 @@ class _AwaitableChunks:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class _TimeBudget:
     """The time that an attempt has left, in seconds."""
 
-    __slots__ = ("kind", "left", "node_id", "timeout")
-
-    def __init__(self, node_id: str, timeout: float, kind: str) -> None:
-        self.kind = kind
-        self.node_id = node_id
-        self.timeout = timeout
-        self.left = timeout
+    node_id: str
+    timeout: float
+    kind: str
+    left: float
 
     def make_error(self) -> TimeoutError:
         return TimeoutError(f"{self.kind} {self.node_id!r} took longer than its timeout of {self.timeout:g} s")
@@ -468,16 +455,14 @@ class _TimedAttempt:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class _GuardedJournal:
     """A journal that refuses to record once the attempt is over."""
 
-    __slots__ = ("budget", "is_open", "journal", "lock")
-
-    def __init__(self, journal: Journal, budget: _TimeBudget) -> None:
-        self.journal = journal
-        self.budget = budget
-        self.lock = Lock()
-        self.is_open = True
+    journal: Journal
+    budget: _TimeBudget
+    lock: Lock = field(default_factory=Lock)
+    is_open: bool = True
 
     @property
     def config(self) -> RunnableConfig:

@@ -22,17 +22,15 @@ if TYPE_CHECKING:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TwoForms:
     """The action of a node in two forms: sync runs call it, async runs await it.
 
     Async runs, too, call the sync form on an executor and inside a wrap hook that is sync.
     """
 
-    __slots__ = ("async_function", "function")
-
-    def __init__(self, function: Callable[..., Any], async_function: Callable[..., Any]) -> None:
-        self.function = function
-        self.async_function = async_function
+    function: Callable[..., Any]
+    async_function: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the sync form."""
@@ -40,14 +38,11 @@ class TwoForms:
 
 
 @final
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class StateItems:
     """Finds the items of a map in the state, without any effect: a resume finds the same ones again."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        """Wrap a function of the state."""
-        self.function = function
+    function: Callable[[Any], Any]
 
     def __call__(self, state: Any) -> Any:
         """Return the items."""

@@ -27,7 +27,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.concurrent import run_concurrently, run_elsewhere
 from graphkit._engine.requests import Start, Task, Wait, Withdraw
 from graphkit.errors import CheckpointStorageError, MaxIterationsError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
@@ -834,7 +834,7 @@ def test_end_among_the_targets_is_that_of_the_subgraph(make, chosen, source):
 
 def test_interrupted_again_it_waits_no_longer():
     def strand():
-        yield Task()
+        yield from run_elsewhere(Task())
 
     steps = run_concurrently([strand(), strand()])
     assert isinstance(next(steps), Start)

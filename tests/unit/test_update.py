@@ -217,6 +217,17 @@ def test_inside_a_node_of_the_own_run(saver):
     assert [checkpoint.metadata["source"] for checkpoint in saver.list(CONFIG)] == ["loop", "update", "input"]
 
 
+def test_a_branch_that_updated_its_own_thread_asks_where_readers_look(saver):
+    def node(state):
+        compiled.update_state(CONFIG, {})
+        return {"log": interrupt("?")}
+
+    edges = "START>a a>b,c b>d c>d d>e,f e>END f>END"
+    compiled = make_graph(LOG, edges, e=node).compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    assert [waiting.payload for waiting in saver.interrupts("t")] == ["?"]
+
+
 def test_a_running_thread_cannot_be_updated_from_outside():
     compiled = graph().compile(checkpoint_saver=MemorySaver(lock_timeout=0))
     stream = compiled.stream({}, CONFIG)

@@ -61,6 +61,24 @@ from graphkit.registry import check_saver_options, get_saver, saver_names
 
 _T = TypeVar("_T")
 
+# Files
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loading:
+    """A file that is being loaded: what the names in it stand for."""
+
+    state_types: Mapping[str, type]
+    """The state types that it may name without their module."""
+    load_inner: Callable[[FilePath], AgentConfig]
+    """Loads the file of an agent in it; a relative path starts at its directory."""
+
+
+LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
+"""None: the configuration is plain data, or made in code. Nothing is imported then."""
+
+
 # The model of a step
 
 PROVIDERS: Final = ("openai",)
@@ -303,7 +321,21 @@ class CheckpointerConfig(Settings):
         if self.enabled:
             self._with_options(check_saver_options)
 
-    def find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
+    @model_validator(mode="after")
+    def _check_in_file(self) -> Self:
+        """Check `config` while a file is loaded: an error names the line of the wrong option."""
+        if LOADING.get() is None:
+            return self
+        try:
+            self.check()
+        except CheckpointerConfigurationError as error:
+            option = self._find_wrong_option(error)
+            if option is None:
+                raise
+            raise KeyProblemError(str(error).removeprefix(f"{option} "), "config", option) from error
+        return self
+
+    def _find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
         """Return the key of `config` that `check` refused with an error; None if a key is missing.
 
         An error of a saver, which any package may define, does not say which option it is about. Without the
@@ -538,21 +570,6 @@ class McpServer:
 
 STEP_TYPES: Final = ("llm", "function", "agent")
 """The types of steps."""
-
-
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loading:
-    """A file that is being loaded: what the names in it stand for."""
-
-    state_types: Mapping[str, type]
-    """The state types that it may name without their module."""
-    load_inner: Callable[[FilePath], AgentConfig]
-    """Loads the file of an agent in it; a relative path starts at its directory."""
-
-
-LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
-"""None: the configuration is plain data, or made in code. Nothing is imported then."""
 
 
 # Values that a file names, and code gives

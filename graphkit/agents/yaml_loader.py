@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
-from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
+from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
 from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems, require_package
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
@@ -52,7 +52,6 @@ def load_agent(
         MissingDependencyError: a package is not installed that the agent needs.
     """
     config = load_agent_config(path, state_types=state_types, environment=environment)
-    _check_checkpointers(config)
     return _build(config)
 
 
@@ -67,7 +66,7 @@ def load_agent_config(
     `AgentBuilderDirector(config).abuild()` builds it on an event loop.
 
     Raises:
-        AgentConfigurationError: as `load_agent`.
+        AgentConfigurationError, MissingDependencyError: as `load_agent`.
     """
     return _Loader(environment, state_types).load(FilePath(os.fsdecode(path)))
 
@@ -88,7 +87,6 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
-    _check_checkpointers(config)
     if config.mcp_servers:
         require_package("mcp")
     _build(_without_stores(config))
@@ -199,31 +197,6 @@ def _without_stores(config: AgentConfig) -> AgentConfig:
         else:
             steps.append(step)
     return config.model_copy(update={"steps": steps, "checkpointer": None, "mcp_servers": {}})
-
-
-# Checks
-
-
-def _check_checkpointers(config: AgentConfig) -> None:
-    """Check the checkpointers of an agent and of the agents in it. An error names the option whose value is wrong."""
-    _check_checkpointer(config, config.checkpointer, ("checkpointer",))
-    for index, step in enumerate(config.steps):
-        if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-            _check_checkpointer(config, step.checkpointer, ("steps", index, "checkpointer"))
-            _check_checkpointers(step.agent)
-
-
-def _check_checkpointer(config: AgentConfig, checkpointer: Any, path: Path) -> None:
-    if not isinstance(checkpointer, CheckpointerConfig):
-        return
-    try:
-        checkpointer.check()
-    except CheckpointerConfigurationError as error:
-        option = checkpointer.find_wrong_option(error)
-        if option is None:
-            raise config.make_error(str(error), path) from error
-        reason = str(error).removeprefix(f"{option} ")
-        raise config.make_error(reason, (*path, "config", option)) from error
 
 
 def _find_value(config: Any, path: Path) -> Any:

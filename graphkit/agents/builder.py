@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, Self, final
 
 from graphkit._build.state_graph import StateGraph
@@ -21,7 +20,7 @@ from graphkit.agents.configuration import (
 )
 from graphkit.agents.models import make_model
 from graphkit.agents.state import DefaultState, parse_state_type
-from graphkit.agents.steps import ChatStep, NodeStep, Step
+from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, collect_tools
 
@@ -313,20 +312,23 @@ class _Assembly:
         config = self.config
         graphs = {index: nested.compile() for index, nested in self._nested.items()}
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
-        steps = [
-            self._make_step(index, settings, tools, graphs.get(index)) for index, settings in enumerate(config.steps)
+        names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
+        actions = [
+            self._make_action(index, names[index], step, tools, graphs.get(index))
+            for index, step in enumerate(config.steps)
         ]
         if tools and not self._has_chat:
-            names = ", ".join(tools)
-            raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
+            tool_names = ", ".join(tools)
+            raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
 
         graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
-        for step in steps:
-            step.add_to(graph)
-        graph.add_edge(START, steps[0].name)
-        for step, following in pairwise(steps):
-            step.connect(graph, following.name)
-        steps[-1].connect(graph, END)
+        graph.add_edge(START, names[0])
+        for name, action, target in zip(names, actions, [*names[1:], END], strict=True):
+            if isinstance(action, ChatStep):
+                action.add_to(graph, target)
+            else:
+                graph.add_node(name, action)
+                graph.add_edge(name, target)
         options: dict[str, Any] = {}
         if config.max_iterations is not None:
             options["max_iterations"] = config.max_iterations
@@ -343,11 +345,14 @@ class _Assembly:
             self.resources.append(saver)
         return saver
 
-    def _make_step(self, index: int, settings: Any, tools: Mapping[str, Tool], graph: CompiledGraph | None) -> Step:
-        """Make a step from its settings.
+    def _make_action(
+        self, index: int, name: str, settings: Any, tools: Mapping[str, Tool], graph: CompiledGraph | None
+    ) -> ChatStep | Callable[..., Any] | CompiledGraph | StateGraph:
+        """Return what a step executes.
 
         Args:
             index: its number.
+            name: the name of its node.
             settings: its settings.
             tools: the tools of the agent.
             graph: the agent of the step, if a configuration describes it.
@@ -355,7 +360,6 @@ class _Assembly:
         Raises:
             InvalidStepError: the settings are not valid.
         """
-        name = settings.name or f"{settings.type}_step_{index}"
         try:
             if isinstance(settings, LlmStepSettings):
                 chat = settings.merge_config()
@@ -364,13 +368,14 @@ class _Assembly:
                     self.resources.append(model)
                 return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
             if isinstance(settings, AgentStepSettings):
-                return NodeStep(name, graph or self._open_graph(name, settings))
+                return graph or self._open_graph(name, settings)
         except (TypeError, ValueError) as error:
             raise InvalidStepError(str(error), *self._numbers, index) from error
         if not callable(settings.function):
             reason = f"step {name!r} needs a function, not {settings.function!r}"
             raise InvalidStepError(reason, *self._numbers, index)
-        return NodeStep(name, settings.function)
+        function: Callable[..., Any] = settings.function
+        return function
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""

@@ -37,6 +37,7 @@ from graphkit.agents.settings import (
     IN_CODE,
     PATTERN,
     KeyProblemError,
+    MappingOr,
     Path,
     Retry,
     Seconds,
@@ -47,7 +48,6 @@ from graphkit.agents.settings import (
     check_reference,
     format_path,
     make_policy,
-    mapping_or_other,
     name_object,
     parse_address,
     resolve_reference,
@@ -454,12 +454,6 @@ class McpCallSettings(Settings):
     """`model`: the model receives the error; `raise`: the run fails."""
 
 
-_McpTools = Annotated[
-    Annotated[dict[str, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
-
-
 class McpServerSettings(Settings):
     """An MCP server: a `command` to start, or the `url` of a running server."""
 
@@ -477,7 +471,7 @@ class McpServerSettings(Settings):
     """The environment variable that has the bearer token for that server."""
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
-    tools: _McpTools | None = None
+    tools: MappingOr[dict[str, McpCallSettings | None], _Texts] | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
     executed. Without it, all."""
     calls: McpCallSettings = Field(default_factory=McpCallSettings)
@@ -651,15 +645,7 @@ _StateType = Annotated[
 _ModelName = Annotated[
     Any, AfterValidator(_read_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "ModelName"})
 ]
-ModelEntry = Annotated[
-    Annotated[ModelSettings, Tag("<mapping>")] | Annotated[_ModelName, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
-CheckpointerEntry = Annotated[
-    Annotated[CheckpointerConfig, Tag("<mapping>")]
-    | Annotated[Any, AfterValidator(parse_checkpointer), IN_CODE, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
+CheckpointerEntry = MappingOr[CheckpointerConfig, Annotated[Any, AfterValidator(parse_checkpointer), IN_CODE]]
 
 
 # Tools and thread ids
@@ -704,14 +690,9 @@ def _check_tool(entry: Any) -> Any:
     return entry
 
 
-ToolEntry = Annotated[
-    Annotated[ToolSettings, Tag("<mapping>")] | Annotated[Reference, Tag("<other>")],
-    Discriminator(mapping_or_other),
-    AfterValidator(_check_tool),
+_Tools = Annotated[
+    list[Annotated[MappingOr[ToolSettings, Reference], AfterValidator(_check_tool)]], BeforeValidator(as_list)
 ]
-
-
-_Tools = Annotated[list[ToolEntry], BeforeValidator(as_list)]
 
 
 class ThreadIdSettings(Settings):
@@ -735,12 +716,6 @@ class ThreadIdSettings(Settings):
         return ThreadIDManager(**dict(self.set_fields()))
 
 
-ThreadIdEntry = Annotated[
-    Annotated[ThreadIdSettings, Tag("<mapping>")] | Annotated[Literal["uuid", "timestamp"], Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
-
-
 # Steps
 
 
@@ -749,7 +724,7 @@ class _LlmStepHead(Settings):
     """`llm`."""
     name: str | None = None
     """The name of the step. Without it, `llm_step_<number>`."""
-    model: ModelEntry | None = None
+    model: MappingOr[ModelSettings, _ModelName] | None = None
     """`provider:model`, or a mapping; or `config` describes the model."""
 
 
@@ -838,14 +813,7 @@ class AgentStepSettings(Settings):
     """`agent`."""
     name: str | None = None
     """The name of the step. Without it, `agent_step_<number>`."""
-    agent: (
-        Annotated[
-            Annotated[AgentConfig, Tag("<mapping>")]
-            | Annotated[Any, AfterValidator(_check_graph), IN_CODE, Tag("<other>")],
-            Discriminator(mapping_or_other),
-        ]
-        | None
-    ) = None
+    agent: MappingOr[AgentConfig, Annotated[Any, AfterValidator(_check_graph), IN_CODE]] | None = None
     """The agent."""
     file: str | None = None
     """The file of the agent; a relative path starts at the directory of this file."""
@@ -932,7 +900,7 @@ class AgentConfig(Settings):
     max_iterations: Annotated[int, Field(ge=1)] | None = None
     """How many nodes one run executes, at most: each request to a model is one, and so are the tool calls of one
     message. Without it: 1,000. The agents in this agent have the same limit, and set none."""
-    thread_id: ThreadIdEntry | None = None
+    thread_id: MappingOr[ThreadIdSettings, Literal["uuid", "timestamp"]] | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 
     _source: tuple[YamlFile, Path] | None = PrivateAttr(None)

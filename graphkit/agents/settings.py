@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, final
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from pydantic import (
@@ -38,6 +38,9 @@ from graphkit.errors import (
     AgentFileSyntaxError,
     MissingDependencyError,
 )
+
+_MappingT = TypeVar("_MappingT")
+_OtherT = TypeVar("_OtherT")
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4
@@ -259,13 +262,15 @@ def mapping_or_other(value: Any) -> str:
     return "<mapping>" if is_mapping else "<other>"
 
 
+MappingOr = Annotated[
+    Annotated[_MappingT, Tag("<mapping>")] | Annotated[_OtherT, Tag("<other>")], Discriminator(mapping_or_other)
+]
+"""`MappingOr[X, Y]`: X where the value is a mapping, and else Y."""
+
 IN_CODE: Final = WithJsonSchema({"type": "null"})
 """Marks a form of a value that only code can give: the schema of files does not have it."""
 
-Retry = Annotated[
-    Annotated[RetrySettings, Tag("<mapping>")] | Annotated[Any, AfterValidator(_check_policy), IN_CODE, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
+Retry = MappingOr[RetrySettings, Annotated[Any, AfterValidator(_check_policy), IN_CODE]]
 """The settings of a RetryPolicy, or in code the policy itself."""
 
 

@@ -364,14 +364,16 @@ class AttemptError(Exception):
 
 
 @contextmanager
-def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
-    """Raise AttemptError for each error of the client, without the error itself."""
+def failures(client: OpenAI | AsyncOpenAI, attempts: _Attempts) -> Iterator[None]:
+    """Raise AttemptError for each error of the client, without the error itself. Those of `hand_over` pass through."""
     # Raised after the handler, not in it: an error that is raised in a handler has the other one as its context, and
     # a traceback would show the request with its headers.
     failure = None
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - each becomes a failure with a reason
+    except Exception as error:
+        if isinstance(error, AttemptError) or error is attempts.text_error:
+            raise
         failure = _explain(error, client)
     if failure is not None:
         raise failure
@@ -637,6 +639,8 @@ class _Attempts:
         """The text that `on_text` has got, from all attempts."""
         self._position = 0
         """How much of it the current attempt has repeated."""
+        self.text_error: Exception | None = None
+        """What `on_text` has raised, which is no error of the client."""
 
     def hand_over(self, text: str) -> None:
         """Pass new text to `on_text`, without what an attempt before has passed already.
@@ -659,7 +663,11 @@ class _Attempts:
         self._position += len(text)
         if new and self._on_text is not None:
             self._handed_over += new
-            self._on_text(new)
+            try:
+                self._on_text(new)
+            except Exception as error:
+                self.text_error = error
+                raise
 
     def prepare_next(self, failure: AttemptError) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.
@@ -698,46 +706,28 @@ class _Attempts:
 
 def _ask(client: OpenAI, attempts: _Attempts) -> Message:
     """Make one attempt; raise AttemptError if it fails. An error of `on_text` passes through."""
-    with failures(client):
+    with failures(client, attempts):
         answer: Any = client.chat.completions.create(**attempts.parameters)
         if "stream" not in attempts.parameters:
             return read_completion(_to_dict(answer))
-        chunks = iter(answer)
-
-    completion = StreamedCompletion()
-    try:
-        while True:
-            with failures(client):
-                chunk = next(chunks, None)
-                if chunk is None:
-                    return completion.finish()
-                text = completion.add(_to_dict(chunk))
-            if text:
-                attempts.hand_over(text)
-    finally:
-        answer.close()
+        completion = StreamedCompletion()
+        with answer:
+            for chunk in answer:
+                attempts.hand_over(completion.add(_to_dict(chunk)))
+        return completion.finish()
 
 
 async def _ask_async(client: AsyncOpenAI, attempts: _Attempts) -> Message:
     """As `_ask`."""
-    with failures(client):
+    with failures(client, attempts):
         answer: Any = await client.chat.completions.create(**attempts.parameters)
         if "stream" not in attempts.parameters:
             return read_completion(_to_dict(answer))
-        chunks = aiter(answer)
-
-    completion = StreamedCompletion()
-    try:
-        while True:
-            with failures(client):
-                chunk = await anext(chunks, None)
-                if chunk is None:
-                    return completion.finish()
-                text = completion.add(_to_dict(chunk))
-            if text:
-                attempts.hand_over(text)
-    finally:
-        await answer.close()
+        completion = StreamedCompletion()
+        async with answer:
+            async for chunk in answer:
+                attempts.hand_over(completion.add(_to_dict(chunk)))
+        return completion.finish()
 
 
 def _to_dict(answer: Any) -> Any:

@@ -569,6 +569,15 @@ STEP_TYPES: Final = ("llm", "function", "agent")
 # Values that a file names, and code gives
 
 
+def _import_object(reference: str) -> Any:
+    """Return what a reference stands for. What its module configures in code is no part of the file."""
+    token = LOADING.set(None)
+    try:
+        return resolve_reference(reference)
+    finally:
+        LOADING.reset(token)
+
+
 def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     """Return what a reference stands for if a file is being loaded; other values as they are."""
     if not isinstance(value, str):
@@ -578,7 +587,7 @@ def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     check_reference(value)
     if LOADING.get() is None:
         return value
-    found = resolve_reference(value)
+    found = _import_object(value)
     if not check(found):
         raise ValueError(f"{value} is a {type(found).__name__}, which cannot be called")
     return found
@@ -619,7 +628,7 @@ def _read_state_type(value: Any) -> Any:
     if loading is None:
         return value
     if not is_bare:
-        found = resolve_reference(value)
+        found = _import_object(value)
         parse_state_type(found, with_messages=False)
         return found
     if value not in loading.state_types:

@@ -418,6 +418,16 @@ def test_wrong_state_types_are_an_error(write):
             load_agent(write(STEPS), state_types=state_types)
 
 
+def test_a_module_that_a_file_names_may_build_agents_of_its_own(write, tmp_path, monkeypatch):
+    (tmp_path / "building_module.py").write_text(
+        "from graphkit.agents import AgentBuilder, AgentConfig, CheckpointerConfig\n"
+        "answer = AgentBuilder().with_chat(lambda _: 'yes').with_max_iterations(5).build().run\n"
+        "plain = AgentConfig(tools=['no_such_module:f'], checkpointer=CheckpointerConfig('file'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    load_agent(write("steps: [{type: function, function: 'building_module:answer'}]"))
+
+
 # Where the keys of a step stand
 
 

@@ -313,10 +313,12 @@ class _Assembly:
         graphs = {index: nested.compile() for index, nested in self._nested.items()}
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
         names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
-        actions = [
-            self._make_action(index, names[index], step, tools, graphs.get(index))
-            for index, step in enumerate(config.steps)
-        ]
+        actions: list[Any] = []
+        for index, step in enumerate(config.steps):
+            try:
+                actions.append(graphs.get(index) or self._make_action(names[index], step, tools))
+            except (TypeError, ValueError) as error:
+                raise InvalidStepError(str(error), *self._numbers, index) from error
         if tools and not self._has_chat:
             tool_names = ", ".join(tools)
             raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
@@ -345,37 +347,28 @@ class _Assembly:
             self.resources.append(saver)
         return saver
 
-    def _make_action(
-        self, index: int, name: str, settings: Any, tools: Mapping[str, Tool], graph: CompiledGraph | None
-    ) -> ChatStep | Callable[..., Any] | CompiledGraph | StateGraph:
-        """Return what a step executes.
+    def _make_action(self, name: str, settings: Any, tools: Mapping[str, Tool]) -> Any:
+        """Return what a step executes: a ChatStep, a function or a graph.
 
         Args:
-            index: its number.
             name: the name of its node.
             settings: its settings.
             tools: the tools of the agent.
-            graph: the agent of the step, if a configuration describes it.
 
         Raises:
-            InvalidStepError: the settings are not valid.
+            TypeError, ValueError: the settings are not valid.
         """
-        try:
-            if isinstance(settings, LlmStepSettings):
-                chat = settings.merge_config()
-                model = make_model(chat.model)
-                if model is not chat.model:
-                    self.resources.append(model)
-                return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
-            if isinstance(settings, AgentStepSettings):
-                return graph or self._open_graph(name, settings)
-        except (TypeError, ValueError) as error:
-            raise InvalidStepError(str(error), *self._numbers, index) from error
+        if isinstance(settings, LlmStepSettings):
+            chat = settings.merge_config()
+            model = make_model(chat.model)
+            if model is not chat.model:
+                self.resources.append(model)
+            return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
+        if isinstance(settings, AgentStepSettings):
+            return self._open_graph(name, settings)
         if not callable(settings.function):
-            reason = f"step {name!r} needs a function, not {settings.function!r}"
-            raise InvalidStepError(reason, *self._numbers, index)
-        function: Callable[..., Any] = settings.function
-        return function
+            raise TypeError(f"step {name!r} needs a function, not {settings.function!r}")
+        return settings.function
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""

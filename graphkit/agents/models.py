@@ -35,6 +35,7 @@ from graphkit.agents.messages import (
     to_request,
 )
 from graphkit.agents.settings import hide_secrets, require_package, shown_url
+from graphkit.agents.tools import name_of
 from graphkit.errors import AgentConfigurationError, ModelError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class FunctionModel:
         self.is_async = Call(function).is_async
 
     def __repr__(self) -> str:
-        return f"FunctionModel({_name_of(self._function)})"
+        return f"FunctionModel({name_of(self._function)})"
 
     def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
         """Return what the function returns, as a message.
@@ -138,7 +139,7 @@ class FunctionModel:
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()  # nothing will await it, and Python would warn about it
-            name = _name_of(self._function)
+            name = name_of(self._function)
             raise RuntimeError(f"the model {name} is asynchronous: run the agent with arun or astream")
         return as_reply(result)
 
@@ -158,10 +159,6 @@ class FunctionModel:
         named = {"tools": tools, "on_text": on_text}
         wanted = {name: named[name] for name in self._passes}
         return self._function(list(messages), **wanted)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 _KEPT: Final = ("content", "refusal", "annotations", "audio", "reasoning", "reasoning_content")

@@ -451,14 +451,6 @@ _MOST_VALUES: Final = 100_000
 _VARIABLE: Final = re.compile(r"\$(\$\{|\{([^{}]*)\})")
 
 
-class _Entry(NamedTuple):
-    """A key of a mapping, where it stands, and its value."""
-
-    key: str
-    node: Any
-    value: Any
-
-
 @final
 class YamlFile:
     """The content of a YAML file.
@@ -544,10 +536,10 @@ class YamlFile:
         self._visit(node, path, parents)
         if node.id == "mapping" and node.tag == _MAPPING:
             found: dict[str, Any] = {}
-            for entry in self._entries(node, path, parents):
-                where = (*path, entry.key)
-                self._lines[where] = _line_of(entry.node)
-                found[entry.key] = self._read(entry.value, where, (*parents, node))
+            for key, (key_node, value_node) in self._entries(node, path, parents).items():
+                place = (*path, key)
+                self._lines[place] = _line_of(key_node)
+                found[key] = self._read(value_node, place, (*parents, node))
             return found
         if node.id == "sequence" and node.tag == _SEQUENCE:
             items: list[Any] = []
@@ -579,37 +571,35 @@ class YamlFile:
             if parent is node:
                 raise self._error_at(node, "contains itself: the anchors form a cycle", path)
 
-    def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
-        """Yield the entries of a mapping, those that it merges first; each key once."""
+    def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
+        """Return the nodes of each key of a mapping and of its value, with what the mapping merges."""
         # As YAML defines `<<`: a key of the mapping itself wins, and then that of the first mapping in the list. The
         # line of a merged key is where it is written.
-        own: dict[str, _Entry] = {}
-        merged: dict[str, _Entry] = {}
+        own: dict[str, tuple[Any, Any]] = {}
+        merged: dict[str, tuple[Any, Any]] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                for entry in self._merged_entries(value_node, path, (*parents, node)):
-                    merged.setdefault(entry.key, entry)
+                merged = {**self._merged_entries(value_node, path, (*parents, node)), **merged}
                 continue
             if key_node.id != "scalar" or key_node.tag not in _TEXTS:
                 raise self._error_at(key_node, "keys must be text: quote the key", path)
             key: str = key_node.value
-            first = own.get(key)
-            if first is not None:
-                line = _line_of(first.node)
+            if key in own:
+                line = _line_of(own[key][0])
                 raise self._error_at(key_node, f"occurs twice; it is in line {line} already", (*path, key))
-            own[key] = _Entry(key, key_node, value_node)
-        merged.update(own)
-        yield from merged.values()
+            own[key] = (key_node, value_node)
+        return {**merged, **own}
 
-    def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
+    def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
         self._visit(node, path, parents)
         if node.id == "mapping":
-            yield from self._entries(node, path, parents)
-        elif node.id == "sequence":
-            for item in node.value:
-                yield from self._merged_entries(item, path, (*parents, node))
-        else:
+            return self._entries(node, path, parents)
+        if node.id != "sequence":
             raise self._error_at(node, "<< must be followed by a mapping", path)
+        merged: dict[str, tuple[Any, Any]] = {}
+        for item in node.value:
+            merged = {**self._merged_entries(item, path, (*parents, node)), **merged}
+        return merged
 
     def _replace_variables(self, node: Any, path: Path) -> str:
         """Return a text with the values of the variables that it names."""

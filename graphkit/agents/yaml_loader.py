@@ -146,7 +146,7 @@ class _Loader:
         try:
             config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
-            raise self._failure or _describe_problems(file, error) from error
+            raise self._failure or _combine_problems(file, error) from error
         finally:
             LOADING.reset(token)
             self._outer.pop()
@@ -155,7 +155,7 @@ class _Loader:
         return config
 
 
-def _describe_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:
+def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:
     """Return one error for all problems of a file; it stands at the first, and lists the others."""
     problems = sorted(find_problems(error), key=lambda problem: file.find_line(problem.path))
     first, *others = problems

@@ -23,6 +23,7 @@ from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, collect_tools
+from graphkit.errors import AgentConfigurationError
 
 
 class AgentBuilder:
@@ -179,26 +180,6 @@ class AgentFactory(AgentBuilder):
 
 
 @final
-class InvalidStepError(ValueError):
-    """A step of an agent is not valid.
-
-    Attributes:
-        reason: why.
-        numbers: the number of the step, after those of the steps whose agents contain it.
-    """
-
-    def __init__(self, reason: str, *numbers: int) -> None:
-        super().__init__(reason, *numbers)
-        self.reason = reason
-        self.numbers = numbers
-
-    def __str__(self) -> str:
-        """Return the reason, after the number of each step."""
-        places = [f"Invalid step {number}: " for number in self.numbers]
-        return "".join(places) + self.reason
-
-
-@final
 class AgentBuilderDirector:
     """Builds an agent from an AgentConfig; AgentBuilder, AgentFactory and load_agent use it."""
 
@@ -250,16 +231,15 @@ class _Assembly:
         mcp_tools: their tools.
     """
 
-    def __init__(self, config: AgentConfig, resources: list[Any], numbers: tuple[int, ...] = ()) -> None:
+    def __init__(self, config: AgentConfig, resources: list[Any]) -> None:
         """Begin to build.
 
         Args:
             config: the configuration.
             resources: receives what is opened.
-            numbers: the numbers of the steps that lead to this agent, from the outermost agent.
 
         Raises:
-            ValueError: there are no steps, or a limit of iterations that would have no effect.
+            ValueError: there are no steps.
         """
         if not config.steps:
             raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
@@ -268,19 +248,13 @@ class _Assembly:
         self.mcp_servers: Any = None
         self.mcp_tools: list[Tool] = []
         self._has_chat = any(isinstance(step, LlmStepSettings) for step in config.steps)
-        self._numbers = numbers
         self._nested: dict[int, _Assembly] = {}
         for index, step in enumerate(config.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 nested = step.agent
-                place = (*numbers, index)
-                if nested.max_iterations is not None:
-                    raise InvalidStepError(
-                        "max_iterations of the agent in it has no effect; set that of the outer agent", *place
-                    )
                 if step.checkpointer is not None:
                     nested = nested.model_copy(update={"checkpointer": step.checkpointer})
-                self._nested[index] = _Assembly(nested, resources, place)
+                self._nested[index] = _Assembly(nested, resources)
         if config.mcp_servers:
             from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
 
@@ -307,18 +281,19 @@ class _Assembly:
         )
 
     def compile(self) -> CompiledGraph:
-        """Make the steps and compile them as a chain from START to END. The agents in it come first."""
+        """Make the steps and compile them as a chain from START to END."""
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
-        graphs = {index: nested.compile() for index, nested in self._nested.items()}
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
         names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
         actions: list[Any] = []
         for index, step in enumerate(config.steps):
             try:
-                actions.append(graphs.get(index) or self._make_action(names[index], step, tools))
+                actions.append(self._make_action(index, names[index], step, tools))
             except (TypeError, ValueError) as error:
-                raise InvalidStepError(str(error), *self._numbers, index) from error
+                if isinstance(error, AgentConfigurationError) and error.file is not None:
+                    raise  # of an agent in it, at its place in the file
+                raise config.make_step_error(str(error), index) from error
         if tools and not self._has_chat:
             tool_names = ", ".join(tools)
             raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
@@ -347,10 +322,11 @@ class _Assembly:
             self.resources.append(saver)
         return saver
 
-    def _make_action(self, name: str, settings: Any, tools: Mapping[str, Tool]) -> Any:
+    def _make_action(self, index: int, name: str, settings: Any, tools: Mapping[str, Tool]) -> Any:
         """Return what a step executes: a ChatStep, a function or a graph.
 
         Args:
+            index: its number.
             name: the name of its node.
             settings: its settings.
             tools: the tools of the agent.
@@ -364,6 +340,11 @@ class _Assembly:
             if model is not chat.model:
                 self.resources.append(model)
             return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
+        if index in self._nested:
+            nested = self._nested[index]
+            if nested.config.max_iterations is not None:
+                raise ValueError("max_iterations of the agent in it has no effect; set that of the outer agent")
+            return nested.compile()
         if isinstance(settings, AgentStepSettings):
             return self._open_graph(name, settings)
         if not callable(settings.function):

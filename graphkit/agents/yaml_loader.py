@@ -12,7 +12,7 @@ from pydantic import SecretStr, ValidationError
 
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
-from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
+from graphkit.agents.builder import AgentBuilderDirector
 from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
 from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems, require_package
 from graphkit.agents.state import DefaultState
@@ -170,15 +170,9 @@ def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurat
 
 
 def _build(config: AgentConfig) -> Agent:
-    """Build an agent; its errors name the file and the closest place in it that is known."""
+    """Build an agent; its errors name the file, and those without a place the key that they are probably about."""
     try:
         return AgentBuilderDirector(config).build()
-    except InvalidStepError as error:
-        *outer, number = error.numbers
-        inner: Any = config
-        for outer_number in outer:
-            inner = inner.steps[outer_number].agent
-        raise inner.make_error(error.reason, ("steps", number)) from error
     except (TypeError, ValueError) as error:
         if isinstance(error, AgentConfigurationError) and error.file is not None:
             raise

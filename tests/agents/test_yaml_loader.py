@@ -241,10 +241,10 @@ def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, optio
 def test_a_store_that_cannot_be_made_for_a_nested_agent_is_no_key_of_the_outer_file(write):
     write("", "runs")
     write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs}}}}\n", "inner.yaml")
-    path = write("steps: [{type: agent, file: inner.yaml}]\n")
+    path = write("checkpointer: {type: memory}\nsteps: [{type: agent, file: inner.yaml}]\n")
     with pytest.raises(AgentConfigurationError, match="runs is a file") as caught:
         load_agent(path)
-    assert caught.value.key == "steps"
+    assert (caught.value.line, caught.value.key) == (2, "steps[0]")
 
 
 @given(st.text(alphabet="abz:{}[]&*!<>-?|'\"#%@,$ \n\t0", max_size=60) | st.binary(max_size=60))

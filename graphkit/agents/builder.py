@@ -293,7 +293,10 @@ class _Assembly:
             except (TypeError, ValueError) as error:
                 if isinstance(error, AgentConfigurationError) and error.file is not None:
                     raise  # of an agent in it, at its place in the file
-                raise config.make_step_error(str(error), index) from error
+                placed = config.make_error(str(error), ("steps", index))
+                if placed.file is None:
+                    placed = AgentConfigurationError(f"Invalid step {index}: {error}")
+                raise placed from error
         if tools and not self._has_chat:
             tool_names = ", ".join(tools)
             raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")

@@ -978,12 +978,6 @@ class AgentConfig(Settings):
         file, start = self._source
         return file.make_error(reason, (*start, *path))
 
-    def make_step_error(self, reason: str, index: int) -> AgentConfigurationError:
-        """Return an error about a step, which names its place in the file, or its number."""
-        if self._source is None:
-            return AgentConfigurationError(f"Invalid step {index}: {reason}")
-        return self.make_error(reason, ("steps", index))
-
 
 def _restore(plain: Any, written: Mapping[str, str]) -> Any:
     """Return plain data whose texts are as the file writes them: `${NAME}`, and `$${` for `${`."""

@@ -14,7 +14,7 @@ from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector
 from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
-from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems, require_package
+from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems, require_package
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 
@@ -176,8 +176,7 @@ def _build(config: AgentConfig) -> Agent:
     except (TypeError, ValueError) as error:
         if isinstance(error, AgentConfigurationError) and error.file is not None:
             raise
-        is_of_checkpointer = isinstance(error, CheckpointerConfigurationError) and config.checkpointer is not None
-        key = "checkpointer" if is_of_checkpointer else "steps"
+        key = "checkpointer" if isinstance(error, CheckpointerConfigurationError) else "steps"
         raise config.make_error(str(error), (key,)) from error
 
 
@@ -193,16 +192,11 @@ def _without_stores(config: AgentConfig) -> AgentConfig:
     return config.model_copy(update={"steps": steps, "checkpointer": None, "mcp_servers": {}})
 
 
-def _find_value(config: Any, path: Path) -> Any:
-    """Return the value at a path of a configuration; None if there is none."""
-    value = config
+def _find_value(config: AgentConfig, path: Iterable[Any]) -> Any:
+    """Return the value that a configuration has at a path of its file."""
+    value: Any = config
     for part in path:
-        if isinstance(value, list) and isinstance(part, int):
-            value = value[part]
-        elif isinstance(value, dict):
-            value = value.get(part)
-        else:
-            value = getattr(value, str(part), None)
+        value = value[part] if isinstance(value, list | dict) else getattr(value, str(part))
     return value
 
 

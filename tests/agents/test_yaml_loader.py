@@ -93,6 +93,9 @@ def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(write):
 ECHO = f"steps:\n  - type: llm\n    model: {APP}:echo\n"
 AGENT = "steps:\n  - type: agent\n"
 INNER = f"{AGENT}    agent: {{{STEPS.strip()}}}\n"
+TWINS = (
+    f"{{type: llm, model: '{APP}:echo', tools: ['{APP}:find_order', {{function: '{APP}:search', name: find_order}}]}}"
+)
 SHIP = f"  - {{type: function, name: one, function: '{APP}:Shop.ship'}}\n"
 
 
@@ -125,6 +128,7 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (f"{INNER}    checkpointer: {{type: file}}\n", 4, "steps[0].checkpointer", "base_dir"),
         (f"{INNER[:-2]}, checkpointer: {{type: file}}}}\n", 3, "steps[0].agent.checkpointer", "base_dir"),
         (f"{AGENT}    file: inner.yaml\n    checkpointer: {{}}\n", 4, "steps[0].checkpointer", "is in its agent, too"),
+        (f"{AGENT}    agent:\n      steps: [{TWINS}]\n", 4, "steps[0].agent.steps[0]", "two tools named 'find_order'"),
         (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
         ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
     ):

@@ -29,6 +29,7 @@ from pydantic import (
     model_validator,
 )
 
+from graphkit._options import import_yaml
 from graphkit._plan.retry import RetryPolicy
 from graphkit._wording import describe_error, simplify_message
 from graphkit.agents.tools import Tool
@@ -514,7 +515,7 @@ class YamlFile:
         except UnicodeDecodeError as error:
             raise AgentFileSyntaxError(f"is not UTF-8: {error}", file=self.path) from error
         # Nodes, not objects: they have the lines, and composing constructs nothing that a tag could name.
-        yaml = _import_yaml()
+        yaml = import_yaml()
         try:
             root = yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
@@ -551,7 +552,7 @@ class YamlFile:
         if node.id == "scalar" and node.tag in _TEXTS:
             return self._replace_variables(node, path)
         if node.id == "scalar" and node.tag in _SCALARS:
-            yaml = _import_yaml()
+            yaml = import_yaml()
             try:
                 return yaml.constructor.SafeConstructor().construct_object(node)
             except (LookupError, ValueError) as error:  # `!!bool maybe` is a KeyError of the library
@@ -631,11 +632,3 @@ class YamlFile:
 def _line_of(node: Any) -> int:
     line: int = node.start_mark.line
     return line + 1
-
-
-def _import_yaml() -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError("PyYAML", "agents") from error
-    return yaml

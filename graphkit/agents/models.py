@@ -186,11 +186,10 @@ def read_completion(completion: Any) -> Message:
 
 
 def _first_choice(completion: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not choices:
-        return None
-    first = choices[0]
-    return first if isinstance(first, Mapping) else None
+    match completion.get("choices"):
+        case [Mapping() as first, *_]:
+            return first
+    return None
 
 
 def _explain_no_choice(completion: Mapping[str, Any]) -> str:

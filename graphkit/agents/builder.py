@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Self, final
 
 from graphkit._build.state_graph import StateGraph
@@ -226,7 +227,7 @@ class _Assembly:
     same for `build` and `abuild`.
 
     Attributes:
-        resources: what was opened so far for the outermost agent and all agents in it, in this order.
+        resources: what was opened so far for the outermost agent and all agents in it, in the order of opening.
         mcp_servers: the MCP servers of this agent; None if it has none.
         mcp_tools: their tools.
     """
@@ -285,11 +286,16 @@ class _Assembly:
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
+        if tools and not self._has_chat:
+            tool_names = ", ".join(tools)
+            raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
+
+        graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
         names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
-        actions: list[Any] = []
-        for index, step in enumerate(config.steps):
+        graph.add_edge(START, names[0])
+        for index, (name, target) in enumerate(pairwise([*names, END])):
             try:
-                actions.append(self._make_action(index, names[index], step, tools))
+                action = self._make_action(index, name, tools)
             except (TypeError, ValueError) as error:
                 if isinstance(error, AgentConfigurationError) and error.file is not None:
                     raise  # of an agent in it, at its place in the file
@@ -297,13 +303,6 @@ class _Assembly:
                 if placed.file is None:
                     placed = AgentConfigurationError(f"Invalid step {index}: {error}")
                 raise placed from error
-        if tools and not self._has_chat:
-            tool_names = ", ".join(tools)
-            raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
-
-        graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
-        graph.add_edge(START, names[0])
-        for name, action, target in zip(names, actions, [*names[1:], END], strict=True):
             if isinstance(action, ChatStep):
                 action.add_to(graph, target)
             else:
@@ -325,18 +324,18 @@ class _Assembly:
             self.resources.append(saver)
         return saver
 
-    def _make_action(self, index: int, name: str, settings: Any, tools: Mapping[str, Tool]) -> Any:
+    def _make_action(self, index: int, name: str, tools: Mapping[str, Tool]) -> Any:
         """Return what a step executes: a ChatStep, a function or a graph.
 
         Args:
             index: its number.
             name: the name of its node.
-            settings: its settings.
             tools: the tools of the agent.
 
         Raises:
             TypeError, ValueError: the settings are not valid.
         """
+        settings: Any = self.config.steps[index]
         if isinstance(settings, LlmStepSettings):
             chat = settings.merge_config()
             model = make_model(chat.model)

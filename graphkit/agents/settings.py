@@ -21,13 +21,13 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    ModelWrapValidatorHandler,
     SecretStr,
     Tag,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler  # pydantic 2.8 does not export it
 
 from graphkit._options import import_yaml
 from graphkit._plan.retry import RetryPolicy

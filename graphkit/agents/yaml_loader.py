@@ -87,8 +87,6 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
-    if config.mcp_servers:
-        require_package("mcp")
     _build(_without_stores(config))
     return config
 
@@ -181,7 +179,13 @@ def _build(config: AgentConfig) -> Agent:
 
 
 def _without_stores(config: AgentConfig) -> AgentConfig:
-    """Return a configuration that opens nothing when it is built."""
+    """Return a configuration that opens nothing when it is built.
+
+    Raises:
+        MissingDependencyError: there are MCP servers, and their package is not installed.
+    """
+    if config.mcp_servers:
+        require_package("mcp")
     steps: list[Any] = []
     for step in config.steps:
         if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):

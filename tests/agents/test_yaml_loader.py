@@ -11,7 +11,12 @@ from pydantic import BaseModel
 from graphkit import AgentState, MessagesState, NodeExecutionError, RetryPolicy, RunnableConfig
 from graphkit.agents import AgentBuilder, AgentConfig, DefaultState, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
-from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError, AgentFileSyntaxError
+from graphkit.errors import (
+    AgentConfigurationError,
+    AgentFileNotFoundError,
+    AgentFileSyntaxError,
+    MissingDependencyError,
+)
 from savers import FileSystemSaver
 from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply
@@ -249,6 +254,15 @@ def test_a_store_that_cannot_be_made_for_a_nested_agent_is_no_key_of_the_outer_f
     with pytest.raises(AgentConfigurationError, match="runs is a file") as caught:
         load_agent(path)
     assert (caught.value.line, caught.value.key) == (2, "steps[0]")
+
+
+@pytest.mark.parametrize("place", ["outer", "inner"])
+def test_a_server_needs_its_package_at_check_time(place, write, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    agent = f"{{mcp_servers: {{a: {{command: c}}}}, {STEPS.strip()}}}"
+    path = write(agent if place == "outer" else f"steps: [{{type: agent, agent: {agent}}}]")
+    with pytest.raises(MissingDependencyError, match="mcp"):
+        check_agent_file(path)
 
 
 @given(st.text(alphabet="abz:{}[]&*!<>-?|'\"#%@,$ \n\t0", max_size=60) | st.binary(max_size=60))

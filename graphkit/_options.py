@@ -249,16 +249,26 @@ def _parse_json(text: str) -> _Pairs | None:
     return root if isinstance(root, tuple) else None
 
 
+def import_yaml() -> Any:
+    """Return the module yaml.
+
+    Raises:
+        MissingDependencyError: PyYAML is not installed.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError("PyYAML", "agents") from error
+    return yaml
+
+
 def _parse_yaml(text: str) -> _Pairs | None:
     """Return the root of a YAML document; None if it is no mapping.
 
     Raises:
         ValueError: it is not YAML.
     """
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError("PyYAML", "agents") from error
+    yaml = import_yaml()
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()

@@ -21,9 +21,10 @@ from graphkit.agents.configuration import (
 )
 from graphkit.agents.models import make_model
 from graphkit.agents.state import DefaultState, parse_state_type
-from graphkit.agents.steps import ChatStep, NodeStep, Step
+from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, collect_tools
+from graphkit.errors import AgentConfigurationError
 
 
 class AgentBuilder:
@@ -180,26 +181,6 @@ class AgentFactory(AgentBuilder):
 
 
 @final
-class InvalidStepError(ValueError):
-    """A step of an agent is not valid.
-
-    Attributes:
-        reason: why.
-        numbers: the number of the step, after those of the steps whose agents contain it.
-    """
-
-    def __init__(self, reason: str, *numbers: int) -> None:
-        super().__init__(reason, *numbers)
-        self.reason = reason
-        self.numbers = numbers
-
-    def __str__(self) -> str:
-        """Return the reason, after the number of each step."""
-        places = [f"Invalid step {number}: " for number in self.numbers]
-        return "".join(places) + self.reason
-
-
-@final
 class AgentBuilderDirector:
     """Builds an agent from an AgentConfig; AgentBuilder, AgentFactory and load_agent use it."""
 
@@ -246,21 +227,20 @@ class _Assembly:
     same for `build` and `abuild`.
 
     Attributes:
-        resources: what was opened so far for the outermost agent and all agents in it, in this order.
+        resources: what was opened so far for the outermost agent and all agents in it, in the order of opening.
         mcp_servers: the MCP servers of this agent; None if it has none.
         mcp_tools: their tools.
     """
 
-    def __init__(self, config: AgentConfig, resources: list[Any], numbers: tuple[int, ...] = ()) -> None:
+    def __init__(self, config: AgentConfig, resources: list[Any]) -> None:
         """Begin to build.
 
         Args:
             config: the configuration.
             resources: receives what is opened.
-            numbers: the numbers of the steps that lead to this agent, from the outermost agent.
 
         Raises:
-            ValueError: there are no steps, or a limit of iterations that would have no effect.
+            ValueError: there are no steps.
         """
         if not config.steps:
             raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
@@ -269,19 +249,13 @@ class _Assembly:
         self.mcp_servers: Any = None
         self.mcp_tools: list[Tool] = []
         self._has_chat = any(isinstance(step, LlmStepSettings) for step in config.steps)
-        self._numbers = numbers
         self._nested: dict[int, _Assembly] = {}
         for index, step in enumerate(config.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 nested = step.agent
-                place = (*numbers, index)
-                if nested.max_iterations is not None:
-                    raise InvalidStepError(
-                        "max_iterations of the agent in it has no effect; set that of the outer agent", *place
-                    )
                 if step.checkpointer is not None:
                     nested = nested.model_copy(update={"checkpointer": step.checkpointer})
-                self._nested[index] = _Assembly(nested, resources, place)
+                self._nested[index] = _Assembly(nested, resources)
         if config.mcp_servers:
             from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
 
@@ -308,25 +282,32 @@ class _Assembly:
         )
 
     def compile(self) -> CompiledGraph:
-        """Make the steps and compile them as a chain from START to END. The agents in it come first."""
+        """Make the steps and compile them as a chain from START to END."""
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
-        graphs = {index: nested.compile() for index, nested in self._nested.items()}
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
-        steps = [
-            self._make_step(index, settings, tools, graphs.get(index)) for index, settings in enumerate(config.steps)
-        ]
         if tools and not self._has_chat:
-            names = ", ".join(tools)
-            raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
+            tool_names = ", ".join(tools)
+            raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
 
         graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
-        for step in steps:
-            step.add_to(graph)
-        graph.add_edge(START, steps[0].name)
-        for step, following in pairwise(steps):
-            step.connect(graph, following.name)
-        steps[-1].connect(graph, END)
+        names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
+        graph.add_edge(START, names[0])
+        for index, (name, target) in enumerate(pairwise([*names, END])):
+            try:
+                action = self._make_action(index, name, tools)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, AgentConfigurationError) and error.file is not None:
+                    raise  # of an agent in it, at its place in the file
+                placed = config.make_error(str(error), ("steps", index))
+                if placed.file is None:
+                    placed = AgentConfigurationError(f"Invalid step {index}: {error}")
+                raise placed from error
+            if isinstance(action, ChatStep):
+                action.add_to(graph, target)
+            else:
+                graph.add_node(name, action)
+                graph.add_edge(name, target)
         options: dict[str, Any] = {}
         if config.max_iterations is not None:
             options["max_iterations"] = config.max_iterations
@@ -343,34 +324,34 @@ class _Assembly:
             self.resources.append(saver)
         return saver
 
-    def _make_step(self, index: int, settings: Any, tools: Mapping[str, Tool], graph: CompiledGraph | None) -> Step:
-        """Make a step from its settings.
+    def _make_action(self, index: int, name: str, tools: Mapping[str, Tool]) -> Any:
+        """Return what a step executes: a ChatStep, a function or a graph.
 
         Args:
             index: its number.
-            settings: its settings.
+            name: the name of its node.
             tools: the tools of the agent.
-            graph: the agent of the step, if a configuration describes it.
 
         Raises:
-            InvalidStepError: the settings are not valid.
+            TypeError, ValueError: the settings are not valid.
         """
-        name = settings.name or f"{settings.type}_step_{index}"
-        try:
-            if isinstance(settings, LlmStepSettings):
-                chat = settings.merge_config()
-                model = make_model(chat.model)
-                if model is not chat.model:
-                    self.resources.append(model)
-                return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
-            if isinstance(settings, AgentStepSettings):
-                return NodeStep(name, graph or self._open_graph(name, settings))
-        except (TypeError, ValueError) as error:
-            raise InvalidStepError(str(error), *self._numbers, index) from error
+        settings: Any = self.config.steps[index]
+        if isinstance(settings, LlmStepSettings):
+            chat = settings.merge_config()
+            model = make_model(chat.model)
+            if model is not chat.model:
+                self.resources.append(model)
+            return ChatStep(name, chat, collect_tools([*tools.values(), *_make_tools(chat.tools)]), model)
+        if index in self._nested:
+            nested = self._nested[index]
+            if nested.config.max_iterations is not None:
+                raise ValueError("max_iterations of the agent in it has no effect; set that of the outer agent")
+            return nested.compile()
+        if isinstance(settings, AgentStepSettings):
+            return self._open_graph(name, settings)
         if not callable(settings.function):
-            reason = f"step {name!r} needs a function, not {settings.function!r}"
-            raise InvalidStepError(reason, *self._numbers, index)
-        return NodeStep(name, settings.function)
+            raise TypeError(f"step {name!r} needs a function, not {settings.function!r}")
+        return settings.function
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""

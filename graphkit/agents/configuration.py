@@ -37,6 +37,7 @@ from graphkit.agents.settings import (
     IN_CODE,
     PATTERN,
     KeyProblemError,
+    MappingOr,
     Path,
     Retry,
     Seconds,
@@ -47,7 +48,6 @@ from graphkit.agents.settings import (
     check_reference,
     format_path,
     make_policy,
-    mapping_or_other,
     name_object,
     parse_address,
     resolve_reference,
@@ -60,6 +60,24 @@ from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationEr
 from graphkit.registry import check_saver_options, get_saver, saver_names
 
 _T = TypeVar("_T")
+
+# Files
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loading:
+    """A file that is being loaded: what the names in it stand for."""
+
+    state_types: Mapping[str, type]
+    """The state types that it may name without their module."""
+    load_inner: Callable[[FilePath], AgentConfig]
+    """Loads the file of an agent in it; a relative path starts at its directory."""
+
+
+LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
+"""None: the configuration is plain data, or made in code. Nothing is imported then."""
+
 
 # The model of a step
 
@@ -303,7 +321,21 @@ class CheckpointerConfig(Settings):
         if self.enabled:
             self._with_options(check_saver_options)
 
-    def find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
+    @model_validator(mode="after")
+    def _check_in_file(self) -> Self:
+        """Check `config` while a file is loaded: an error names the line of the wrong option."""
+        if LOADING.get() is None:
+            return self
+        try:
+            self.check()
+        except CheckpointerConfigurationError as error:
+            option = self._find_wrong_option(error)
+            if option is None:
+                raise
+            raise KeyProblemError(str(error).removeprefix(f"{option} "), "config", option) from error
+        return self
+
+    def _find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
         """Return the key of `config` that `check` refused with an error; None if a key is missing.
 
         An error of a saver, which any package may define, does not say which option it is about. Without the
@@ -422,12 +454,6 @@ class McpCallSettings(Settings):
     """`model`: the model receives the error; `raise`: the run fails."""
 
 
-_McpTools = Annotated[
-    Annotated[dict[str, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
-
-
 class McpServerSettings(Settings):
     """An MCP server: a `command` to start, or the `url` of a running server."""
 
@@ -445,7 +471,7 @@ class McpServerSettings(Settings):
     """The environment variable that has the bearer token for that server."""
     headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
-    tools: _McpTools | None = None
+    tools: MappingOr[dict[str, McpCallSettings | None], _Texts] | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
     executed. Without it, all."""
     calls: McpCallSettings = Field(default_factory=McpCallSettings)
@@ -540,22 +566,16 @@ STEP_TYPES: Final = ("llm", "function", "agent")
 """The types of steps."""
 
 
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loading:
-    """A file that is being loaded: what the names in it stand for."""
-
-    state_types: Mapping[str, type]
-    """The state types that it may name without their module."""
-    load_inner: Callable[[FilePath], AgentConfig]
-    """Loads the file of an agent in it; a relative path starts at its directory."""
-
-
-LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
-"""None: the configuration is plain data, or made in code. Nothing is imported then."""
-
-
 # Values that a file names, and code gives
+
+
+def _import_object(reference: str) -> Any:
+    """Return what a reference stands for. What its module configures in code is no part of the file."""
+    token = LOADING.set(None)
+    try:
+        return resolve_reference(reference)
+    finally:
+        LOADING.reset(token)
 
 
 def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
@@ -567,7 +587,7 @@ def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     check_reference(value)
     if LOADING.get() is None:
         return value
-    found = resolve_reference(value)
+    found = _import_object(value)
     if not check(found):
         raise ValueError(f"{value} is a {type(found).__name__}, which cannot be called")
     return found
@@ -608,7 +628,7 @@ def _read_state_type(value: Any) -> Any:
     if loading is None:
         return value
     if not is_bare:
-        found = resolve_reference(value)
+        found = _import_object(value)
         parse_state_type(found, with_messages=False)
         return found
     if value not in loading.state_types:
@@ -634,15 +654,7 @@ _StateType = Annotated[
 _ModelName = Annotated[
     Any, AfterValidator(_read_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "ModelName"})
 ]
-ModelEntry = Annotated[
-    Annotated[ModelSettings, Tag("<mapping>")] | Annotated[_ModelName, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
-CheckpointerEntry = Annotated[
-    Annotated[CheckpointerConfig, Tag("<mapping>")]
-    | Annotated[Any, AfterValidator(parse_checkpointer), IN_CODE, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
+CheckpointerEntry = MappingOr[CheckpointerConfig, Annotated[Any, AfterValidator(parse_checkpointer), IN_CODE]]
 
 
 # Tools and thread ids
@@ -687,14 +699,9 @@ def _check_tool(entry: Any) -> Any:
     return entry
 
 
-ToolEntry = Annotated[
-    Annotated[ToolSettings, Tag("<mapping>")] | Annotated[Reference, Tag("<other>")],
-    Discriminator(mapping_or_other),
-    AfterValidator(_check_tool),
+_Tools = Annotated[
+    list[Annotated[MappingOr[ToolSettings, Reference], AfterValidator(_check_tool)]], BeforeValidator(as_list)
 ]
-
-
-_Tools = Annotated[list[ToolEntry], BeforeValidator(as_list)]
 
 
 class ThreadIdSettings(Settings):
@@ -718,12 +725,6 @@ class ThreadIdSettings(Settings):
         return ThreadIDManager(**dict(self.set_fields()))
 
 
-ThreadIdEntry = Annotated[
-    Annotated[ThreadIdSettings, Tag("<mapping>")] | Annotated[Literal["uuid", "timestamp"], Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
-
-
 # Steps
 
 
@@ -732,7 +733,7 @@ class _LlmStepHead(Settings):
     """`llm`."""
     name: str | None = None
     """The name of the step. Without it, `llm_step_<number>`."""
-    model: ModelEntry | None = None
+    model: MappingOr[ModelSettings, _ModelName] | None = None
     """`provider:model`, or a mapping; or `config` describes the model."""
 
 
@@ -821,14 +822,7 @@ class AgentStepSettings(Settings):
     """`agent`."""
     name: str | None = None
     """The name of the step. Without it, `agent_step_<number>`."""
-    agent: (
-        Annotated[
-            Annotated[AgentConfig, Tag("<mapping>")]
-            | Annotated[Any, AfterValidator(_check_graph), IN_CODE, Tag("<other>")],
-            Discriminator(mapping_or_other),
-        ]
-        | None
-    ) = None
+    agent: MappingOr[AgentConfig, Annotated[Any, AfterValidator(_check_graph), IN_CODE]] | None = None
     """The agent."""
     file: str | None = None
     """The file of the agent; a relative path starts at the directory of this file."""
@@ -915,7 +909,7 @@ class AgentConfig(Settings):
     max_iterations: Annotated[int, Field(ge=1)] | None = None
     """How many nodes one run executes, at most: each request to a model is one, and so are the tool calls of one
     message. Without it: 1,000. The agents in this agent have the same limit, and set none."""
-    thread_id: ThreadIdEntry | None = None
+    thread_id: MappingOr[ThreadIdSettings, Literal["uuid", "timestamp"]] | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 
     _source: tuple[YamlFile, Path] | None = PrivateAttr(None)

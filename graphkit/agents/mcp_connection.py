@@ -1,8 +1,7 @@
 """McpConnection: one connection to an MCP server, in one event loop, held by a task of its own.
 
 The official client must be entered and left in one task, and cancels that task when a connection
-breaks. Calls come from many tasks. Therefore one task holds the client, and each call waits for its
-result or for the end of that task.
+breaks. Calls come from many tasks. Therefore a task of its own holds the client.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -76,14 +75,17 @@ class McpConnection:
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._has_ended = False
-        """Whether the server has ended the connection or the session."""
-        self._calls: set[asyncio.Task[Any]] = set()
+        """Whether the connection or the session is over."""
+        self._is_cut = False
+        """Whether the server has ended the connection."""
+        self._calls: set[asyncio.Future[None]] = set()
+        """The ends of the calls on their way."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
         self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
 
     async def _hold(self) -> None:
         # The only place where the client is entered and left. If the connection breaks, the client cancels this
-        # task, and nothing that waits for it: `call` waits for the task beside its result.
+        # task, and none of those that call.
         if self._settings.url is not None:
             transport = self._connect_over_http(self._settings.url)
         else:
@@ -114,7 +116,7 @@ class McpConnection:
         # receives it opens a new one. The error of the client says so in words only.
         is_refused = response.status_code == _NOT_FOUND and _SESSION in response.request.headers
         if is_refused:
-            self._note_end()
+            self._has_ended = True
         call = _CALL.get()
         if call is not None:
             call.is_refused = call.is_refused or is_refused
@@ -125,14 +127,14 @@ class McpConnection:
         async with transport as (read_stream, write_stream):
             yield _ReadStream(read_stream, self._note_end), write_stream
 
-    def _note_end(self) -> None:
+    def _note_end(self, *, is_cut: bool) -> None:
         self._has_ended = True
+        self._is_cut = is_cut
 
     @property
     def is_open(self) -> bool:
         """Whether calls can be made."""
-        is_over = self._task.done() or self._stop.is_set() or self._has_ended
-        return self._ready.done() and not is_over
+        return self._ready.done() and not self._has_ended
 
     async def open(self) -> None:
         """Wait until the server has answered.
@@ -167,36 +169,31 @@ class McpConnection:
             CallFailedError: the connection broke, the server refused the call, or its answer is malformed.
             McpToolError: the operation found that a tool had failed.
         """
-        # The operation is a task, because its end and the end of the connection are waited for together. It runs in
-        # a copy of the caller's context, where `_note_response` finds which call a 404 belongs to: the client sends
-        # each request in the context of the task that asks.
+        # The client sends each request in the context of the task that asks, where `_note_response` finds the call.
+        # When the connection ends, it fails each request on its way.
         sent = _Call()
-        context = copy_context()
-        context.run(_CALL.set, sent)
-        call = asyncio.get_running_loop().create_task(operation(self._ready.result()), context=context)
-        self._calls.add(call)
+        variable = _CALL.set(sent)
+        end = asyncio.get_running_loop().create_future()
+        self._calls.add(end)
         try:
-            await asyncio.wait({call, self._task}, return_when=asyncio.FIRST_COMPLETED)
-            is_over = call.done() and not call.cancelled()
-            error = call.exception() if is_over else None
-            if is_over and error is None:
-                return call.result()
+            return await operation(self._ready.result())
+        except Exception as failure:  # noqa: BLE001 - the client may raise anything, and its errors may show a secret
+            error = failure
         finally:
             # Also if the caller was cancelled. The connection stays usable for the other calls.
-            call.cancel()
-            await asyncio.wait({call})
-            _take_error(call)
-            self._calls.discard(call)
+            _CALL.reset(variable)
+            self._calls.discard(end)
+            end.set_result(None)
 
         # Four ends: the server refused the session, and executed nothing; the tool failed; the connection broke, and
         # the server may have executed the call; or the server answered with an error of its own.
-        if sent.is_refused and error is not None:
+        if sent.is_refused:
             raise CallFailedError(self._explain(error), is_refused=True)
         if isinstance(error, McpToolError):
             raise McpToolError(error.tool, self._hide(error.reason))
+        reason = self._explain(error)
         # The code of a connection that broke. Servers use it for errors of their own, too.
-        is_lost = error is None or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED)
-        reason = "" if error is None else self._explain(error)
+        is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
         if is_lost and not self.is_open:
             await self.close()
             reason = self._explain_end(reason)
@@ -220,6 +217,7 @@ class McpConnection:
 
     async def close(self) -> None:
         """Close the connection; a server that was started ends. Errors of a broken connection are gone."""
+        self._has_ended = True
         self._stop.set()
         await asyncio.wait({self._task}, timeout=_CLOSE_TIMEOUT)
         await self._end()
@@ -238,7 +236,7 @@ class McpConnection:
             return reason or f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
-        if self._has_ended and not self._ready.done():
+        if self._is_cut and not self._ready.done():
             return f"{where} ended the connection: is it an MCP server?"
         return self._hide(f"{where}: {describe_error(found)}")
 
@@ -246,7 +244,7 @@ class McpConnection:
 class _ReadStream:
     """What a transport receives. Reports its end, and reads texts that the client refuses."""
 
-    def __init__(self, stream: Any, note_end: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, note_end: Callable[..., None]) -> None:
         self._stream = stream
         self._note_end = note_end
 
@@ -257,19 +255,16 @@ class _ReadStream:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> Any:
-        return await self._stream.__aexit__(*error)
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> Any:
+        # The client leaves the stream before it fails the requests on their way: `call` can rely on the note.
+        self._note_end(is_cut=kind is None)
+        return await self._stream.__aexit__(kind, *error)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            item = await self._stream.__anext__()
-        except StopAsyncIteration:
-            self._note_end()
-            raise
-        received: SessionMessage | Exception = item
+        received: SessionMessage | Exception = await self._stream.__anext__()
         if isinstance(received, ValidationError):
             # The client refuses half a surrogate pair, which a server's JSON may have in the name of a file. It drops
             # such a line, so the call would wait for its answer until its timeout. With sendable texts it is read.

@@ -125,12 +125,10 @@ def as_reply(reply: Any) -> Message:
 
 def newest_user_text(messages: Sequence[Any]) -> str | None:
     """Return the text of the newest message of the user; None if there is none."""
-    for message in reversed(messages):
-        if isinstance(message, Mapping) and message.get("role") == "user":
-            break
-    else:
+    of_user = [message for message in messages if isinstance(message, Mapping) and message.get("role") == "user"]
+    if not of_user:
         return None
-    content = message.get("content")
+    content = of_user[-1].get("content")
     if isinstance(content, str):
         return content
     # A list of parts: the texts among them.

@@ -11,11 +11,11 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from json import JSONDecodeError
 from time import sleep, time
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import SecretStr
 
@@ -35,6 +35,7 @@ from graphkit.agents.messages import (
     to_request,
 )
 from graphkit.agents.settings import hide_secrets, require_package, shown_url
+from graphkit.agents.tools import name_of
 from graphkit.errors import AgentConfigurationError, ModelError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class FunctionModel:
         self.is_async = Call(function).is_async
 
     def __repr__(self) -> str:
-        return f"FunctionModel({_name_of(self._function)})"
+        return f"FunctionModel({name_of(self._function)})"
 
     def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
         """Return what the function returns, as a message.
@@ -138,7 +139,7 @@ class FunctionModel:
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()  # nothing will await it, and Python would warn about it
-            name = _name_of(self._function)
+            name = name_of(self._function)
             raise RuntimeError(f"the model {name} is asynchronous: run the agent with arun or astream")
         return as_reply(result)
 
@@ -158,10 +159,6 @@ class FunctionModel:
         named = {"tools": tools, "on_text": on_text}
         wanted = {name: named[name] for name in self._passes}
         return self._function(list(messages), **wanted)
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 _KEPT: Final = ("content", "refusal", "annotations", "audio", "reasoning", "reasoning_content")
@@ -189,11 +186,10 @@ def read_completion(completion: Any) -> Message:
 
 
 def _first_choice(completion: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not choices:
-        return None
-    first = choices[0]
-    return first if isinstance(first, Mapping) else None
+    match completion.get("choices"):
+        case [Mapping() as first, *_]:
+            return first
+    return None
 
 
 def _explain_no_choice(completion: Mapping[str, Any]) -> str:
@@ -345,41 +341,28 @@ _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
 
-class AttemptError(Exception):
-    """An attempt failed; the message says why. Replaces the error of the client, which may quote the key.
-
-    Attributes:
-        is_temporary: whether the same request may be answered later.
-        status: the status of the answer, if there was one.
-        retry_after: how long the server asked to wait, in seconds.
-    """
-
-    def __init__(
-        self, reason: str, *, is_temporary: bool, status: int | None = None, retry_after: float | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.is_temporary = is_temporary
-        self.status = status
-        self.retry_after = retry_after
+class ChangedAnswerError(ValueError):
+    """The answer differs from what was handed over of the one before."""
 
 
-@contextmanager
-def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
-    """Raise AttemptError for each error of the client, without the error itself."""
-    # Raised after the handler, not in it: an error that is raised in a handler has the other one as its context, and
-    # a traceback would show the request with its headers.
-    failure = None
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - each becomes a failure with a reason
-        failure = _explain(error, client)
-    if failure is not None:
-        raise failure
+class Failure(NamedTuple):
+    """Why an attempt failed. Stands for the error of the client, which may quote the key."""
+
+    reason: str
+    is_temporary: bool
+    """Whether the same request may be answered later."""
+    status: int | None = None
+    """The status of the answer, if there was one."""
+    retry_after: float | None = None
+    """How long the server asked to wait, in seconds."""
 
 
-def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
+def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
     """Return what an error of the client means, without the key."""
     import openai
+
+    if isinstance(error, ChangedAnswerError):
+        return Failure(str(error), is_temporary=False)
 
     def hide(text: str) -> str:
         return hide_secrets(text, [SecretStr(client.api_key)])
@@ -395,14 +378,14 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
         # This code means that the account has no credit left, which no waiting changes.
         is_out_of_credit = body.get("code") == "insufficient_quota"
         retry_after = error.response.headers.get("retry-after")
-        return AttemptError(
+        return Failure(
             hide(reason),
-            status=status,
             is_temporary=may_pass and not is_out_of_credit,
+            status=status,
             retry_after=_parse_retry_after(retry_after),
         )
     no_answer = _explain_answer(error, client)
-    return AttemptError(hide(no_answer or describe_error(error)), is_temporary=no_answer is not None)
+    return Failure(hide(no_answer or describe_error(error)), is_temporary=no_answer is not None)
 
 
 def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
@@ -569,14 +552,11 @@ class OpenAIModel:
             AgentConfigurationError: there is no key.
         """
         client = self._clients.sync_client()
-        attempts = _Attempts(self.settings, on_text, self._parameters(messages, tools, on_text))
+        attempts = _Attempts(client, self.settings, on_text, self._parameters(messages, tools, on_text))
         while True:
-            try:
+            with attempts:
                 return self._take(_ask(client, attempts), attempts)
-            except AttemptError as error:
-                failure = error
-            # Outside of the handler, so that a ModelError has no context, which may quote the key.
-            sleep(attempts.prepare_next(failure))
+            sleep(attempts.prepare_next())
 
     async def arequest(
         self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None
@@ -585,13 +565,11 @@ class OpenAIModel:
         from asyncio import sleep
 
         client = await self._clients.async_client()
-        attempts = _Attempts(self.settings, on_text, self._parameters(messages, tools, on_text))
+        attempts = _Attempts(client, self.settings, on_text, self._parameters(messages, tools, on_text))
         while True:
-            try:
+            with attempts:
                 return self._take(await _ask_async(client, attempts), attempts)
-            except AttemptError as error:
-                failure = error
-            await sleep(attempts.prepare_next(failure))
+            await sleep(attempts.prepare_next())
 
     def close(self) -> None:
         """Close the connections of synchronous requests. Those of an event loop close with the loop.
@@ -624,9 +602,19 @@ class OpenAIModel:
 
 
 class _Attempts:
-    """The attempts of one request: what they send, what they have streamed, and whether another one follows."""
+    """The attempts of one request: what they send, what they have streamed, and whether another one follows.
 
-    def __init__(self, settings: ModelSettings, on_text: TextHandler | None, parameters: dict[str, Any]) -> None:
+    A context manager that is entered for each of them, and swallows the error of the client.
+    """
+
+    def __init__(
+        self,
+        client: OpenAI | AsyncOpenAI,
+        settings: ModelSettings,
+        on_text: TextHandler | None,
+        parameters: dict[str, Any],
+    ) -> None:
+        self._client = client
         self._settings = settings
         self._on_text = on_text
         self.parameters = parameters
@@ -637,12 +625,28 @@ class _Attempts:
         """The text that `on_text` has got, from all attempts."""
         self._position = 0
         """How much of it the current attempt has repeated."""
+        self._text_error: Exception | None = None
+        """What `on_text` has raised, which is no error of the client."""
+        self._failure: Failure
+        """Why the last attempt failed."""
+
+    def __enter__(self) -> None:
+        """Start an attempt."""
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        """End an attempt. Swallow its error, unless it is one of `on_text`."""
+        # `prepare_next` raises what follows from the error. An error that is raised here would have that of the client
+        # as its context, and a traceback would show the request with its headers.
+        if not isinstance(error, Exception) or error is self._text_error:
+            return False
+        self._failure = _explain(error, self._client)
+        return True
 
     def hand_over(self, text: str) -> None:
         """Pass new text to `on_text`, without what an attempt before has passed already.
 
         Raises:
-            AttemptError: the text differs from what was passed, and that cannot be taken back.
+            ChangedAnswerError: the text differs from what was passed, and that cannot be taken back.
         """
         # After a stream that broke, the model is asked for the whole answer again. As long as the new text repeats
         # what the reader has seen, nothing is passed on; then the rest is. `text` may span that border.
@@ -650,23 +654,27 @@ class _Attempts:
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
             shown = len(self._handed_over)
-            raise AttemptError(
+            raise ChangedAnswerError(
                 f"the stream broke after {shown} characters had been shown, and the answer to the next "
-                "attempt differs from them; resume to ask again",
-                is_temporary=False,
+                "attempt differs from them; resume to ask again"
             )
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
             self._handed_over += new
-            self._on_text(new)
+            try:
+                self._on_text(new)
+            except Exception as error:
+                self._text_error = error
+                raise
 
-    def prepare_next(self, failure: AttemptError) -> float:
+    def prepare_next(self) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.
 
         Raises:
             ModelError: there is no next one.
         """
+        failure = self._failure
         if failure.status in _REFUSED and self.parameters.pop(_USAGE_OPTION, None) is not None:
             # Perhaps the server does not know the option. A refused request has cost nothing, so the same
             # one without it shows whether that was the reason.
@@ -677,7 +685,7 @@ class _Attempts:
         # error comes at once, and says how long the server asks to wait.
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
-        reason = str(failure)
+        reason = failure.reason
         is_too_long = wait > policy.max_delay
         if is_too_long:
             reason = f"{reason}; the server asks to wait {wait:g} s, more than max_delay"
@@ -697,47 +705,27 @@ class _Attempts:
 
 
 def _ask(client: OpenAI, attempts: _Attempts) -> Message:
-    """Make one attempt; raise AttemptError if it fails. An error of `on_text` passes through."""
-    with failures(client):
-        answer: Any = client.chat.completions.create(**attempts.parameters)
-        if "stream" not in attempts.parameters:
-            return read_completion(_to_dict(answer))
-        chunks = iter(answer)
-
+    """Make one attempt."""
+    answer: Any = client.chat.completions.create(**attempts.parameters)
+    if "stream" not in attempts.parameters:
+        return read_completion(_to_dict(answer))
     completion = StreamedCompletion()
-    try:
-        while True:
-            with failures(client):
-                chunk = next(chunks, None)
-                if chunk is None:
-                    return completion.finish()
-                text = completion.add(_to_dict(chunk))
-            if text:
-                attempts.hand_over(text)
-    finally:
-        answer.close()
+    with answer:
+        for chunk in answer:
+            attempts.hand_over(completion.add(_to_dict(chunk)))
+    return completion.finish()
 
 
 async def _ask_async(client: AsyncOpenAI, attempts: _Attempts) -> Message:
     """As `_ask`."""
-    with failures(client):
-        answer: Any = await client.chat.completions.create(**attempts.parameters)
-        if "stream" not in attempts.parameters:
-            return read_completion(_to_dict(answer))
-        chunks = aiter(answer)
-
+    answer: Any = await client.chat.completions.create(**attempts.parameters)
+    if "stream" not in attempts.parameters:
+        return read_completion(_to_dict(answer))
     completion = StreamedCompletion()
-    try:
-        while True:
-            with failures(client):
-                chunk = await anext(chunks, None)
-                if chunk is None:
-                    return completion.finish()
-                text = completion.add(_to_dict(chunk))
-            if text:
-                attempts.hand_over(text)
-    finally:
-        await answer.close()
+    async with answer:
+        async for chunk in answer:
+            attempts.hand_over(completion.add(_to_dict(chunk)))
+    return completion.finish()
 
 
 def _to_dict(answer: Any) -> Any:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, final
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from pydantic import (
@@ -21,14 +21,15 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    ModelWrapValidatorHandler,
     SecretStr,
     Tag,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
+from pydantic.functional_validators import ModelWrapValidatorHandler  # pydantic 2.8 does not export it
 
+from graphkit._options import import_yaml
 from graphkit._plan.retry import RetryPolicy
 from graphkit._wording import describe_error, simplify_message
 from graphkit.agents.tools import Tool
@@ -38,6 +39,9 @@ from graphkit.errors import (
     AgentFileSyntaxError,
     MissingDependencyError,
 )
+
+_MappingT = TypeVar("_MappingT")
+_OtherT = TypeVar("_OtherT")
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4
@@ -259,13 +263,15 @@ def mapping_or_other(value: Any) -> str:
     return "<mapping>" if is_mapping else "<other>"
 
 
+MappingOr = Annotated[
+    Annotated[_MappingT, Tag("<mapping>")] | Annotated[_OtherT, Tag("<other>")], Discriminator(mapping_or_other)
+]
+"""`MappingOr[X, Y]`: X where the value is a mapping, and else Y."""
+
 IN_CODE: Final = WithJsonSchema({"type": "null"})
 """Marks a form of a value that only code can give: the schema of files does not have it."""
 
-Retry = Annotated[
-    Annotated[RetrySettings, Tag("<mapping>")] | Annotated[Any, AfterValidator(_check_policy), IN_CODE, Tag("<other>")],
-    Discriminator(mapping_or_other),
-]
+Retry = MappingOr[RetrySettings, Annotated[Any, AfterValidator(_check_policy), IN_CODE]]
 """The settings of a RetryPolicy, or in code the policy itself."""
 
 
@@ -446,14 +452,6 @@ _MOST_VALUES: Final = 100_000
 _VARIABLE: Final = re.compile(r"\$(\$\{|\{([^{}]*)\})")
 
 
-class _Entry(NamedTuple):
-    """A key of a mapping, where it stands, and its value."""
-
-    key: str
-    node: Any
-    value: Any
-
-
 @final
 class YamlFile:
     """The content of a YAML file.
@@ -517,7 +515,7 @@ class YamlFile:
         except UnicodeDecodeError as error:
             raise AgentFileSyntaxError(f"is not UTF-8: {error}", file=self.path) from error
         # Nodes, not objects: they have the lines, and composing constructs nothing that a tag could name.
-        yaml = _import_yaml()
+        yaml = import_yaml()
         try:
             root = yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
@@ -539,10 +537,10 @@ class YamlFile:
         self._visit(node, path, parents)
         if node.id == "mapping" and node.tag == _MAPPING:
             found: dict[str, Any] = {}
-            for entry in self._entries(node, path, parents):
-                where = (*path, entry.key)
-                self._lines[where] = _line_of(entry.node)
-                found[entry.key] = self._read(entry.value, where, (*parents, node))
+            for key, (key_node, value_node) in self._entries(node, path, parents).items():
+                place = (*path, key)
+                self._lines[place] = _line_of(key_node)
+                found[key] = self._read(value_node, place, (*parents, node))
             return found
         if node.id == "sequence" and node.tag == _SEQUENCE:
             items: list[Any] = []
@@ -554,7 +552,7 @@ class YamlFile:
         if node.id == "scalar" and node.tag in _TEXTS:
             return self._replace_variables(node, path)
         if node.id == "scalar" and node.tag in _SCALARS:
-            yaml = _import_yaml()
+            yaml = import_yaml()
             try:
                 return yaml.constructor.SafeConstructor().construct_object(node)
             except (LookupError, ValueError) as error:  # `!!bool maybe` is a KeyError of the library
@@ -574,37 +572,35 @@ class YamlFile:
             if parent is node:
                 raise self._error_at(node, "contains itself: the anchors form a cycle", path)
 
-    def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
-        """Yield the entries of a mapping, those that it merges first; each key once."""
+    def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
+        """Return the nodes of each key of a mapping and of its value, with what the mapping merges."""
         # As YAML defines `<<`: a key of the mapping itself wins, and then that of the first mapping in the list. The
         # line of a merged key is where it is written.
-        own: dict[str, _Entry] = {}
-        merged: dict[str, _Entry] = {}
+        own: dict[str, tuple[Any, Any]] = {}
+        merged: dict[str, tuple[Any, Any]] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                for entry in self._merged_entries(value_node, path, (*parents, node)):
-                    merged.setdefault(entry.key, entry)
+                merged = {**self._merged_entries(value_node, path, (*parents, node)), **merged}
                 continue
             if key_node.id != "scalar" or key_node.tag not in _TEXTS:
                 raise self._error_at(key_node, "keys must be text: quote the key", path)
             key: str = key_node.value
-            first = own.get(key)
-            if first is not None:
-                line = _line_of(first.node)
+            if key in own:
+                line = _line_of(own[key][0])
                 raise self._error_at(key_node, f"occurs twice; it is in line {line} already", (*path, key))
-            own[key] = _Entry(key, key_node, value_node)
-        merged.update(own)
-        yield from merged.values()
+            own[key] = (key_node, value_node)
+        return {**merged, **own}
 
-    def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
+    def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
         self._visit(node, path, parents)
         if node.id == "mapping":
-            yield from self._entries(node, path, parents)
-        elif node.id == "sequence":
-            for item in node.value:
-                yield from self._merged_entries(item, path, (*parents, node))
-        else:
+            return self._entries(node, path, parents)
+        if node.id != "sequence":
             raise self._error_at(node, "<< must be followed by a mapping", path)
+        merged: dict[str, tuple[Any, Any]] = {}
+        for item in node.value:
+            merged = {**self._merged_entries(item, path, (*parents, node)), **merged}
+        return merged
 
     def _replace_variables(self, node: Any, path: Path) -> str:
         """Return a text with the values of the variables that it names."""
@@ -636,11 +632,3 @@ class YamlFile:
 def _line_of(node: Any) -> int:
     line: int = node.start_mark.line
     return line + 1
-
-
-def _import_yaml() -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError("PyYAML", "agents") from error
-    return yaml

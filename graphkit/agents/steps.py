@@ -1,11 +1,10 @@
-"""The steps of an agent: a chat, or a function, graph or nested agent. Each adds its nodes to the graph.
+"""ChatStep: the step of an agent in which a model answers. It adds its nodes to the graph.
 
 While a model answers, its request runs on a thread or as a task, and the step yields the pieces of its text.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar, copy_context
@@ -15,7 +14,6 @@ from logging import getLogger
 from typing import Any, Final, final
 
 from graphkit._build.state_graph import StateGraph
-from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import Command
@@ -127,27 +125,6 @@ _LOGGER: Final = getLogger("graphkit.agents")
 
 
 @final
-@dataclasses.dataclass(frozen=True)
-class NodeStep:
-    """A function, a graph or another agent: one node of the graph.
-
-    A compiled graph is nested: it has a history of its own in the namespace `<name>` of the thread, in its own
-    saver if it was compiled with one. A StateGraph is inlined.
-    """
-
-    name: str
-    action: Callable[..., Any] | CompiledGraph | StateGraph
-
-    def add_to(self, graph: StateGraph) -> None:
-        """Add the node."""
-        graph.add_node(self.name, self.action)
-
-    def connect(self, graph: StateGraph, target: str) -> None:
-        """Add the edge to the next step."""
-        graph.add_edge(self.name, target)
-
-
-@final
 class ChatStep:
     """A model answers the messages, and may call tools until it answers without a call.
 
@@ -170,8 +147,8 @@ class ChatStep:
         self._settings = settings
         self._model = model
 
-    def add_to(self, graph: StateGraph) -> None:
-        """Add the node of the model, and that of the tools if there are any."""
+    def add_to(self, graph: StateGraph, target: str) -> None:
+        """Add the node of the model, and that of the tools if there are any, with the edges that lead to the target."""
         # An asynchronous run awaits a model that can be awaited, and then needs no thread for each conversation. Only
         # the driver knows whether the run is asynchronous, and it chooses the form when it starts the action.
         action: Any = TwoForms(self._request, self._arequest)
@@ -181,6 +158,7 @@ class ChatStep:
             action = self._request  # its `arequest` needs a thread, too
         graph.add_node(self.name, action)
         if not self.tools:
+            graph.add_edge(self.name, target)
             return
         calls = ToolCalls(self.tools)
         graph.add_map_node(
@@ -190,16 +168,8 @@ class ChatStep:
             max_concurrency=self._settings.max_parallel_tools,
         )
         graph.add_edge(self.tools_name, self.name)
-
-    def connect(self, graph: StateGraph, target: str) -> None:
-        """Add the edge to the tools while the model calls any, and else to the next step."""
-        if self.tools:
-            targets = {"tools": self.tools_name, "next": target}
-            graph.add_conditional_edges(
-                self.name, lambda state: "tools" if find_pending_calls(state) else "next", targets
-            )
-        else:
-            graph.add_edge(self.name, target)
+        targets = {"tools": self.tools_name, "next": target}
+        graph.add_conditional_edges(self.name, lambda state: "tools" if find_pending_calls(state) else "next", targets)
 
     def _request(self, state: Mapping[str, Any]) -> Generator[str, None, dict[str, Any]]:
         """Yield the text of the model while it arrives; return the update."""
@@ -255,7 +225,3 @@ class ChatStep:
         if advice is not None:
             _LOGGER.warning("the answer of the model of step %r is not complete: %s", self.name, advice)
         return {MESSAGES: [message]}
-
-
-Step = NodeStep | ChatStep
-"""One or several nodes of the graph, the first of which has the name of the step."""

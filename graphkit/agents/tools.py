@@ -278,7 +278,7 @@ def tool(
 
     def make(function: Callable[..., Any]) -> Tool:
         call = Call(function)
-        tool_name = name or _name_of(function)
+        tool_name = name or name_of(function)
         if call.is_generator:
             raise TypeError(f"tool {tool_name!r} is a generator: return the result instead")
         signature = ToolSignature(tool_name, function)
@@ -316,7 +316,8 @@ def collect_tools(tools: Iterable[Any]) -> dict[str, Tool]:
     return collected
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """Return the name of a function, or of the function of a partial; of another object, that of its type."""
     while hasattr(function, "func"):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__

@@ -12,9 +12,9 @@ from pydantic import SecretStr, ValidationError
 
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
-from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
-from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
-from graphkit.agents.settings import KeyProblemError, Path, YamlFile, find_problems, require_package
+from graphkit.agents.builder import AgentBuilderDirector
+from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
+from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems, require_package
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 
@@ -52,7 +52,6 @@ def load_agent(
         MissingDependencyError: a package is not installed that the agent needs.
     """
     config = load_agent_config(path, state_types=state_types, environment=environment)
-    _check_checkpointers(config)
     return _build(config)
 
 
@@ -67,7 +66,7 @@ def load_agent_config(
     `AgentBuilderDirector(config).abuild()` builds it on an event loop.
 
     Raises:
-        AgentConfigurationError: as `load_agent`.
+        AgentConfigurationError, MissingDependencyError: as `load_agent`.
     """
     return _Loader(environment, state_types).load(FilePath(os.fsdecode(path)))
 
@@ -88,9 +87,6 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
-    _check_checkpointers(config)
-    if config.mcp_servers:
-        require_package("mcp")
     _build(_without_stores(config))
     return config
 
@@ -148,7 +144,7 @@ class _Loader:
         try:
             config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
-            raise self._failure or _describe_problems(file, error) from error
+            raise self._failure or _combine_problems(file, error) from error
         finally:
             LOADING.reset(token)
             self._outer.pop()
@@ -157,7 +153,7 @@ class _Loader:
         return config
 
 
-def _describe_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:
+def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:
     """Return one error for all problems of a file; it stands at the first, and lists the others."""
     problems = sorted(find_problems(error), key=lambda problem: file.find_line(problem.path))
     first, *others = problems
@@ -172,25 +168,24 @@ def _describe_problems(file: YamlFile, error: ValidationError) -> AgentConfigura
 
 
 def _build(config: AgentConfig) -> Agent:
-    """Build an agent; its errors name the file and the closest place in it that is known."""
+    """Build an agent; its errors name the file, and those without a place the key that they are probably about."""
     try:
         return AgentBuilderDirector(config).build()
-    except InvalidStepError as error:
-        *outer, number = error.numbers
-        inner: Any = config
-        for outer_number in outer:
-            inner = inner.steps[outer_number].agent
-        raise inner.make_error(error.reason, ("steps", number)) from error
     except (TypeError, ValueError) as error:
         if isinstance(error, AgentConfigurationError) and error.file is not None:
             raise
-        is_of_checkpointer = isinstance(error, CheckpointerConfigurationError) and config.checkpointer is not None
-        key = "checkpointer" if is_of_checkpointer else "steps"
+        key = "checkpointer" if isinstance(error, CheckpointerConfigurationError) else "steps"
         raise config.make_error(str(error), (key,)) from error
 
 
 def _without_stores(config: AgentConfig) -> AgentConfig:
-    """Return a configuration that opens nothing when it is built."""
+    """Return a configuration that opens nothing when it is built.
+
+    Raises:
+        MissingDependencyError: there are MCP servers, and their package is not installed.
+    """
+    if config.mcp_servers:
+        require_package("mcp")
     steps: list[Any] = []
     for step in config.steps:
         if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
@@ -201,41 +196,11 @@ def _without_stores(config: AgentConfig) -> AgentConfig:
     return config.model_copy(update={"steps": steps, "checkpointer": None, "mcp_servers": {}})
 
 
-# Checks
-
-
-def _check_checkpointers(config: AgentConfig) -> None:
-    """Check the checkpointers of an agent and of the agents in it. An error names the option whose value is wrong."""
-    _check_checkpointer(config, config.checkpointer, ("checkpointer",))
-    for index, step in enumerate(config.steps):
-        if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-            _check_checkpointer(config, step.checkpointer, ("steps", index, "checkpointer"))
-            _check_checkpointers(step.agent)
-
-
-def _check_checkpointer(config: AgentConfig, checkpointer: Any, path: Path) -> None:
-    if not isinstance(checkpointer, CheckpointerConfig):
-        return
-    try:
-        checkpointer.check()
-    except CheckpointerConfigurationError as error:
-        option = checkpointer.find_wrong_option(error)
-        if option is None:
-            raise config.make_error(str(error), path) from error
-        reason = str(error).removeprefix(f"{option} ")
-        raise config.make_error(reason, (*path, "config", option)) from error
-
-
-def _find_value(config: Any, path: Path) -> Any:
-    """Return the value at a path of a configuration; None if there is none."""
-    value = config
+def _find_value(config: AgentConfig, path: Iterable[Any]) -> Any:
+    """Return the value that a configuration has at a path of its file."""
+    value: Any = config
     for part in path:
-        if isinstance(value, list) and isinstance(part, int):
-            value = value[part]
-        elif isinstance(value, dict):
-            value = value.get(part)
-        else:
-            value = getattr(value, str(part), None)
+        value = value[part] if isinstance(value, list | dict) else getattr(value, str(part))
     return value
 
 

@@ -82,17 +82,12 @@ def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
     """Return what changed from one checkpoint to another. O(the two states)."""
     old = first.state
     new = second.state
-    added: dict[str, str] = {}
-    removed: dict[str, str] = {}
-    changed: dict[str, tuple[str, str]] = {}
-    for key in sorted(old.keys() | new.keys()):
-        if key not in old:
-            added[key] = _shorten(new[key])
-        elif key not in new:
-            removed[key] = _shorten(old[key])
-        elif old[key] != new[key]:
-            changed[key] = (_shorten(old[key]), _shorten(new[key]))
-    return Comparison(added, removed, changed)
+    in_both = sorted(old.keys() & new.keys())
+    return Comparison(
+        added={key: _shorten(new[key]) for key in sorted(new.keys() - old.keys())},
+        removed={key: _shorten(old[key]) for key in sorted(old.keys() - new.keys())},
+        changed={key: (_shorten(old[key]), _shorten(new[key])) for key in in_both if old[key] != new[key]},
+    )
 
 
 def _shorten(value: Any) -> str:

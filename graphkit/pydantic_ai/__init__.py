@@ -23,7 +23,7 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit._records.output import Command, GraphResume, StreamingOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._to_thread import step_through
+from graphkit._to_thread import iterate
 from graphkit._values.channels import Channels
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, MissingDependencyError
 
@@ -113,9 +113,7 @@ class DurableAgent(Generic[_OutputT]):
         self, prompt: _Prompt, thread_id: str, *, deps: Any = None
     ) -> Iterator[AgentStreamEvent | DurableResult[_OutputT]]:
         """As `astream`, for code that is on no event loop."""
-        # The runner ends the stream if the caller stops early.
-        with asyncio.Runner() as runner:
-            yield from step_through(self.astream(prompt, thread_id, deps=deps), runner)
+        return iterate(self.astream(prompt, thread_id, deps=deps))
 
     async def astream(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> Any:
         """As `arun`, but yield the events of the agent while they happen, and the result last.

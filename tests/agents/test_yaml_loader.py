@@ -11,7 +11,12 @@ from pydantic import BaseModel
 from graphkit import AgentState, MessagesState, NodeExecutionError, RetryPolicy, RunnableConfig
 from graphkit.agents import AgentBuilder, AgentConfig, DefaultState, load_agent, load_agent_config
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
-from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError, AgentFileSyntaxError
+from graphkit.errors import (
+    AgentConfigurationError,
+    AgentFileNotFoundError,
+    AgentFileSyntaxError,
+    MissingDependencyError,
+)
 from savers import FileSystemSaver
 from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply
@@ -93,6 +98,9 @@ def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(write):
 ECHO = f"steps:\n  - type: llm\n    model: {APP}:echo\n"
 AGENT = "steps:\n  - type: agent\n"
 INNER = f"{AGENT}    agent: {{{STEPS.strip()}}}\n"
+TWINS = (
+    f"{{type: llm, model: '{APP}:echo', tools: ['{APP}:find_order', {{function: '{APP}:search', name: find_order}}]}}"
+)
 SHIP = f"  - {{type: function, name: one, function: '{APP}:Shop.ship'}}\n"
 
 
@@ -125,6 +133,7 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (f"{INNER}    checkpointer: {{type: file}}\n", 4, "steps[0].checkpointer", "base_dir"),
         (f"{INNER[:-2]}, checkpointer: {{type: file}}}}\n", 3, "steps[0].agent.checkpointer", "base_dir"),
         (f"{AGENT}    file: inner.yaml\n    checkpointer: {{}}\n", 4, "steps[0].checkpointer", "is in its agent, too"),
+        (f"{AGENT}    agent:\n      steps: [{TWINS}]\n", 4, "steps[0].agent.steps[0]", "two tools named 'find_order'"),
         (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
         ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
     ):
@@ -241,10 +250,19 @@ def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, optio
 def test_a_store_that_cannot_be_made_for_a_nested_agent_is_no_key_of_the_outer_file(write):
     write("", "runs")
     write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs}}}}\n", "inner.yaml")
-    path = write("steps: [{type: agent, file: inner.yaml}]\n")
+    path = write("checkpointer: {type: memory}\nsteps: [{type: agent, file: inner.yaml}]\n")
     with pytest.raises(AgentConfigurationError, match="runs is a file") as caught:
         load_agent(path)
-    assert caught.value.key == "steps"
+    assert (caught.value.line, caught.value.key) == (2, "steps[0]")
+
+
+@pytest.mark.parametrize("place", ["outer", "inner"])
+def test_a_server_needs_its_package_at_check_time(place, write, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    agent = f"{{mcp_servers: {{a: {{command: c}}}}, {STEPS.strip()}}}"
+    path = write(agent if place == "outer" else f"steps: [{{type: agent, agent: {agent}}}]")
+    with pytest.raises(MissingDependencyError, match="mcp"):
+        check_agent_file(path)
 
 
 @given(st.text(alphabet="abz:{}[]&*!<>-?|'\"#%@,$ \n\t0", max_size=60) | st.binary(max_size=60))
@@ -416,6 +434,16 @@ def test_wrong_state_types_are_an_error(write):
     ):
         with pytest.raises(ValueError, match=message):
             load_agent(write(STEPS), state_types=state_types)
+
+
+def test_a_module_that_a_file_names_may_build_agents_of_its_own(write, tmp_path, monkeypatch):
+    (tmp_path / "building_module.py").write_text(
+        "from graphkit.agents import AgentBuilder, AgentConfig, CheckpointerConfig\n"
+        "answer = AgentBuilder().with_chat(lambda _: 'yes').with_max_iterations(5).build().run\n"
+        "plain = AgentConfig(tools=['no_such_module:f'], checkpointer=CheckpointerConfig('file'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    load_agent(write("steps: [{type: function, function: 'building_module:answer'}]"))
 
 
 # Where the keys of a step stand

@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import click
 
@@ -36,21 +36,26 @@ _EXAMPLE: Final = "Example:"
 class Command(click.Command):
     """A command of graphkit.
 
-    Its callback takes a CliContext, and then its arguments and options by name. It returns a view, an
-    iterator of views, or None if it has written its output itself. Its docstring is the help of the
-    command and ends with an example.
+    It is a function that takes a CliContext, and then its arguments and options: the annotation of a
+    parameter says which it is, see `graphkit.cli.options`. The function returns a view, an iterator of
+    views, or None if it has written its output itself. Its docstring is the help of the command and ends
+    with an example.
     """
 
     allow_extra_args = True  # `parse_args` refuses them, in graphkit's words
 
-    def __init__(self, name: str | None, *, help: str, params: list[click.Parameter], **more: Any) -> None:
-        text, _, example = inspect.cleandoc(help).partition(_EXAMPLE)
+    def __init__(self, call: Callable[..., Any]) -> None:
+        text, _, example = inspect.cleandoc(call.__doc__ or "").partition(_EXAMPLE)
         words = example.split()
+        own: list[click.Parameter] = []
+        for name, annotation in get_type_hints(call, include_extras=True).items():
+            own += [make(name, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
+        self._call = call
         super().__init__(
-            name,
+            call.__name__.strip("_").replace("_", "-"),
             help=text.strip(),
             params=[
-                *params,
+                *own,
                 click.Option(
                     ["--json", "as_json"], is_flag=True, help="Print JSON: all fields, whole ids, times in UTC."
                 ),
@@ -64,7 +69,6 @@ class Command(click.Command):
                 ),
             ],
             epilog=" ".join([_EXAMPLE, *words]),
-            **more,
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -114,8 +118,7 @@ class Command(click.Command):
             height=height,
             passwords=frozenset(find_passwords(names)),
         )
-        assert self.callback is not None
-        return _run(context, key_file, self.callback, arguments)
+        return _run(context, key_file, self._call, arguments)
 
 
 def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], arguments: Mapping[str, Any]) -> int:

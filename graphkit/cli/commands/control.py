@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
-
-import click
+from typing import Annotated, Any, Final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
-from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_stop, format_command, interrupt_row, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import (
+    Assign,
+    CheckpointId,
+    Directory,
+    MaybeApp,
+    MaybeThread,
+    Namespace,
+    Thread,
+    argument,
+    option,
+)
 from graphkit.cli.render import Card, Column, Message, Table, show
 from graphkit.cli.resolve import (
     find_checkpoint,
@@ -60,10 +68,8 @@ _QUESTION_COLUMNS: Final = (
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
-@click.command("interrupts", cls=Command)
-@options.directory
-@options.maybe_thread
-def interrupts(context: CliContext, directory: str, thread: str | None) -> Table:
+@Command
+def interrupts(context: CliContext, directory: Directory, thread: MaybeThread) -> Table:
     """List the pending interrupts: where they wait, since when, and what they ask.
 
     A run that waits for a timer is not among them; `threads` and `show` say until when it sleeps.
@@ -102,24 +108,22 @@ def _read_interrupts(context: CliContext, directory: str, thread: str | None) ->
     return rows
 
 
-@click.command("answer", cls=Command)
-@options.directory
-@options.maybe_thread
-@click.option(
-    "--value",
-    "-v",
-    metavar="JSON",
-    help="The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard input.",
-)
-@click.option("--text", metavar="TEXT", help="The answer as text, without quotes.")
-@click.option("--interrupt", "-i", metavar="ID", help="The interrupt to answer, if several are pending.")
+@Command
 def answer(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    value: str | None,
-    text: str | None,
-    interrupt: str | None,
+    directory: Directory,
+    thread: MaybeThread,
+    value: Annotated[
+        str | None,
+        option(
+            "The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard "
+            "input.",
+            "-v",
+            "JSON",
+        ),
+    ],
+    text: Annotated[str | None, option("The answer as text, without quotes.", "TEXT")],
+    interrupt: Annotated[str | None, option("The interrupt to answer, if several are pending.", "-i", "ID")],
 ) -> Message:
     """Answer a pending interrupt.
 
@@ -229,29 +233,20 @@ def _ask_for_answer(context: CliContext, saver: BaseCheckpointSaver, row: Row) -
         return True
 
 
-@click.command("update", cls=Command)
-@options.directory
-@options.thread
-@options.assign
-@click.option(
-    "--as-node",
-    metavar="NODE",
-    help="Act as if this node had returned the values; its edge decides the next node. Requires --app.",
-)
-@click.option("--goto", metavar="NODE", help="The next node. Requires --app.")
-@options.checkpoint_id
-@options.namespace
-@options.maybe_app
+@Command
 def update(
     _context: CliContext,
-    directory: str,
-    thread: str,
-    assign: tuple[str, ...],
-    as_node: str | None,
-    goto: str | None,
-    checkpoint: str | None,
-    ns: str,
-    app: str | None,
+    directory: Directory,
+    thread: Thread,
+    assign: Assign,
+    as_node: Annotated[
+        str | None,
+        option("Act as if this node had returned the values; its edge decides the next node. Requires --app.", "NODE"),
+    ],
+    goto: Annotated[str | None, option("The next node. Requires --app.", "NODE")],
+    checkpoint: CheckpointId,
+    ns: Namespace,
+    app: MaybeApp,
 ) -> Message:
     """Correct the state of a thread, or the node at which it continues.
 
@@ -295,19 +290,14 @@ def update(
     return Message(sentence, data)
 
 
-@click.command("fork", cls=Command)
-@options.directory
-@options.thread
-@click.argument("target", metavar="NEW", help="The id of the new thread.")
-@options.checkpoint_id
-@options.maybe_app
+@Command
 def fork(
     context: CliContext,
-    directory: str,
-    thread: str,
-    target: str,
-    checkpoint: str | None,
-    app: str | None,
+    directory: Directory,
+    thread: Thread,
+    target: Annotated[str, argument("The id of the new thread.", "NEW")],
+    checkpoint: CheckpointId,
+    app: MaybeApp,
 ) -> Message:
     """Branch a new thread off a checkpoint.
 
@@ -334,12 +324,14 @@ def fork(
     return Message(sentence, data)
 
 
-@click.command("rollback", cls=Command)
-@options.directory
-@options.thread
-@click.argument("checkpoint", help="The checkpoint to go back to; may be shortened.")
-@options.maybe_app
-def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, app: str | None) -> Message:
+@Command
+def rollback(
+    context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    checkpoint: Annotated[str, argument("The checkpoint to go back to; may be shortened.")],
+    app: MaybeApp,
+) -> Message:
     """Go back to an older checkpoint.
 
     The command appends a copy of it as the latest checkpoint, and removes nothing. Interrupts that
@@ -370,11 +362,13 @@ def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, 
     return Message(sentence, data)
 
 
-@click.command("cancel", cls=Command)
-@options.directory
-@options.thread
-@click.option("--reason", metavar="TEXT", help="Why; it is stored with the thread.")
-def cancel(_context: CliContext, directory: str, thread: str, reason: str | None) -> Message:
+@Command
+def cancel(
+    _context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    reason: Annotated[str | None, option("Why; it is stored with the thread.", "TEXT")],
+) -> Message:
     """Cancel the run of a thread, whichever process runs it.
 
     A run that is going on ends before its next node, with everything stored. A thread that waits is
@@ -390,10 +384,8 @@ def cancel(_context: CliContext, directory: str, thread: str, reason: str | None
     return _describe_request(saver, thread_id, is_accepted=is_accepted, done="cancelled", doing="it ends")
 
 
-@click.command("pause", cls=Command)
-@options.directory
-@options.thread
-def pause(_context: CliContext, directory: str, thread: str) -> Message:
+@Command
+def pause(_context: CliContext, directory: Directory, thread: Thread) -> Message:
     """Stop the run of a thread before its next node, whichever process runs it.
 
     Everything is stored. `graphkit resume` continues it.

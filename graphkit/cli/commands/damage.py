@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, final
 
-import click
-
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists, SupportsRepair, SupportsVerify
-from graphkit.cli import options
 from graphkit.cli.cells import Row, format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only
 from graphkit.cli.stores import call_for_entries, open_store
@@ -81,10 +79,8 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str |
         raise
 
 
-@click.command("verify", cls=Command)
-@options.directory
-@options.maybe_thread
-def verify(context: CliContext, directory: str, thread: str | None) -> Message:
+@Command
+def verify(context: CliContext, directory: Directory, thread: MaybeThread) -> Message:
     """Read every byte and report problems.
 
     The command changes nothing and blocks no other process. Without a THREAD, it also reads
@@ -170,11 +166,8 @@ def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
             yield {"thread": None, **_pick(log, *_PROBLEM, "size", "entries")}
 
 
-@click.command("repair", cls=Command)
-@options.directory
-@options.maybe_thread
-@options.dry_run
-def repair(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
+@Command
+def repair(context: CliContext, directory: Directory, thread: MaybeThread, dry_run: DryRun) -> Message:
     """Make damaged threads readable again, with every checkpoint that can still be rebuilt.
 
     The command sets the old bytes aside. For each thread it reports what it kept, what is lost and

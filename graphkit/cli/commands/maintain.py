@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -18,11 +18,11 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import Retention, RetentionOptions, count_removed, list_removable
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
-from graphkit.cli import options
 from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
 from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_only, find_thread, find_threads
 from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
@@ -40,11 +40,8 @@ if TYPE_CHECKING:
     from graphkit._erasure import ErasureLedger, ErasureReport, Selection
 
 
-@click.command("compact", cls=Command)
-@options.directory
-@options.maybe_thread
-@options.dry_run
-def compact(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
+@Command
+def compact(context: CliContext, directory: Directory, thread: MaybeThread, dry_run: DryRun) -> Message:
     """Free the bytes of replaced data, which can no longer be reached.
 
     Example: graphkit compact runs
@@ -61,10 +58,8 @@ def compact(context: CliContext, directory: str, thread: str | None, dry_run: bo
     return Message(f"freed {format_bytes(freed)}", {"freed": freed})
 
 
-@click.command("rotate", cls=Command)
-@options.directory
-@options.maybe_thread
-def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
+@Command
+def rotate(context: CliContext, directory: Directory, thread: MaybeThread) -> Message:
     """Seal everything with the current key, the first of the key file.
 
     Rewrites what is plain or sealed with another key, released versions too. It can be interrupted
@@ -90,33 +85,21 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     return Message(text, vars(report))
 
 
-@click.command("prune", cls=Command)
-@options.directory
-@options.maybe_thread
-@click.option("--keep-last", type=click.IntRange(1), help="Keep this many checkpoints of each history.")
-@click.option("--older-than", metavar="AGE", help="Remove only checkpoints older than this: 12h, 30d.")
-@click.option("--keep-tag", "keep_tags", multiple=True, help="Keep checkpoints with this tag; repeatable.")
-@click.option("--interrupted", is_flag=True, help="Also remove checkpoints, or threads, with pending interrupts.")
-@click.option(
-    "--idle",
-    metavar="AGE",
-    help="Delete whole threads that no process has written to for this long: 12h, 30d.",
-)
-@click.option("--yes", "-y", is_flag=True, help="With --idle: do not ask for confirmation.")
-@click.option("--policy", metavar="FILE", help="Apply the retention policy of this YAML or JSON file.")
-@options.dry_run
+@Command
 def prune(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    keep_last: int | None,
-    older_than: str | None,
-    keep_tags: tuple[str, ...],
-    interrupted: bool,
-    idle: str | None,
-    yes: bool,
-    policy: str | None,
-    dry_run: bool,
+    directory: Directory,
+    thread: MaybeThread,
+    keep_last: Annotated[int | None, option("Keep this many checkpoints of each history.", type=click.IntRange(1))],
+    older_than: Annotated[str | None, option("Remove only checkpoints older than this: 12h, 30d.", "AGE")],
+    keep_tags: Annotated[tuple[str, ...], option("Keep checkpoints with this tag; repeatable.", "--keep-tag")],
+    interrupted: Annotated[bool, option("Also remove checkpoints, or threads, with pending interrupts.")],
+    idle: Annotated[
+        str | None, option("Delete whole threads that no process has written to for this long: 12h, 30d.", "AGE")
+    ],
+    yes: Annotated[bool, option("With --idle: do not ask for confirmation.", "-y")],
+    policy: Annotated[str | None, option("Apply the retention policy of this YAML or JSON file.", "FILE")],
+    dry_run: DryRun,
 ) -> Message:
     """Remove old checkpoints, or delete idle threads.
 
@@ -275,12 +258,14 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
         return None
 
 
-@click.command("delete", cls=Command)
-@options.directory
-@options.thread
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@options.dry_run
-def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run: bool) -> Message:
+@Command
+def delete(
+    context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    yes: Annotated[bool, option("Do not ask for confirmation.", "-y")],
+    dry_run: DryRun,
+) -> Message:
     """Remove a thread with all its versions, and the files that repair set aside.
 
     The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
@@ -325,11 +310,8 @@ def confirm(context: CliContext, question: str) -> bool:
     return context.ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
-@click.command("release", cls=Command)
-@options.directory
-@options.thread
-@options.dry_run
-def release(_context: CliContext, directory: str, thread: str, dry_run: bool) -> Message:
+@Command
+def release(_context: CliContext, directory: Directory, thread: Thread, dry_run: DryRun) -> Message:
     """End the active history of a thread.
 
     A checkpoint directory keeps it as a version. The thread is then empty.
@@ -351,39 +333,28 @@ def release(_context: CliContext, directory: str, thread: str, dry_run: bool) ->
     return Message(f"released {released} as version {tag.version}", data)
 
 
-@click.command("erase", cls=Command)
-@options.directory
-@click.option(
-    "--thread",
-    metavar="THREAD",
-    help="Erase this thread. Type the whole id.",
-    shell_complete=options.complete_thread,
-)
-@click.option(
-    "--where",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Erase the threads with a checkpoint that has this metadata; a value is JSON, otherwise text; repeatable.",
-)
-@click.option(
-    "--ledger",
-    metavar="FILE",
-    help="Record what is erased; without --thread and --where, erase again what was recorded before.",
-)
-@click.option("--ledger-key", metavar="FILE", help="The file with the key of the ledger: 16 random bytes or more.")
-@click.option("--full", is_flag=True, help="Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@options.dry_run
+@Command
 def erase(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    where: tuple[str, ...],
-    ledger: str | None,
-    ledger_key: str | None,
-    full: bool,
-    yes: bool,
-    dry_run: bool,
+    directory: Directory,
+    thread: Annotated[
+        str | None, option("Erase this thread. Type the whole id.", "THREAD", shell_complete=complete_thread)
+    ],
+    where: Annotated[
+        tuple[str, ...],
+        option(
+            "Erase the threads with a checkpoint that has this metadata; a value is JSON, otherwise text; repeatable.",
+            "KEY=VALUE",
+        ),
+    ],
+    ledger: Annotated[
+        str | None,
+        option("Record what is erased; without --thread and --where, erase again what was recorded before.", "FILE"),
+    ],
+    ledger_key: Annotated[str | None, option("The file with the key of the ledger: 16 random bytes or more.", "FILE")],
+    full: Annotated[bool, option("Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")],
+    yes: Annotated[bool, option("Do not ask for confirmation.", "-y")],
+    dry_run: DryRun,
 ) -> Message:
     """Delete threads, and leave no byte of them in the store, nor of their versions.
 

@@ -6,7 +6,7 @@ import dataclasses
 import io
 from collections.abc import Iterator, Mapping
 from time import monotonic
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import click
 
@@ -15,7 +15,6 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import ENDED, STATUSES
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt, time_or_none
-from graphkit.cli import options
 from graphkit.cli.cells import (
     Row,
     describe_cancellation,
@@ -28,6 +27,7 @@ from graphkit.cli.cells import (
 )
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import ROWS, CheckpointId, Directory, Interval, MaybeThread, Seconds, Thread, option
 from graphkit.cli.render import Column, Message, Table, Text, View, show
 from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
@@ -60,19 +60,14 @@ _COLUMNS: Final = (
 )
 
 
-@click.command("watch", cls=Command)
-@options.directory
-@options.maybe_thread
-@options.checkpoint_id
-@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Stop after N changes.")
-@options.interval
+@Command
 def watch(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    checkpoint: str | None,
-    limit: int | None,
-    interval: float,
+    directory: Directory,
+    thread: MaybeThread,
+    checkpoint: CheckpointId,
+    limit: Annotated[int | None, option("Stop after N changes.", "-n", "N", type=ROWS)],
+    interval: Interval,
 ) -> Iterator[View]:
     """Follow runs live, whichever processes execute them.
 
@@ -113,18 +108,22 @@ def watch(
                 return
 
 
-@click.command("wait", cls=Command)
-@options.directory
-@options.thread
-@click.option(
-    "--until",
-    metavar="STATUS",
-    type=click.Choice(STATUSES),
-    default="finished",
-    help="The status to wait for, such as interrupted; or the end of the run.",
-)
-@click.option("--timeout", type=options.Seconds(0), metavar="SECONDS", help="Give up after this time. Default: never.")
-def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
+@Command
+def wait(
+    context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    until: Annotated[
+        str,
+        option(
+            "The status to wait for, such as interrupted; or the end of the run.",
+            "STATUS",
+            type=click.Choice(STATUSES),
+            default="finished",
+        ),
+    ],
+    timeout: Annotated[float | None, option("Give up after this time. Default: never.", "SECONDS", type=Seconds(0))],
+) -> Message:
     """Wait until a thread has finished, or its run is over, whichever processes run it.
 
     It is over, too, when it has failed or was cancelled. With --until, the command also ends when the

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 from graphkit._records.config import RunnableConfig
@@ -378,10 +379,7 @@ def cancel(
     """
     from graphkit import operations
 
-    saver = open_store(directory)
-    thread_id = find_thread(saver, thread)
-    is_accepted = operations.cancel(saver, thread_id, reason=reason)
-    return _describe_request(saver, thread_id, is_accepted=is_accepted, done="cancelled", doing="it ends")
+    return _stop(partial(operations.cancel, reason=reason), directory, thread, done="cancelled", doing="ends")
 
 
 @Command
@@ -394,22 +392,24 @@ def pause(_context: CliContext, directory: Directory, thread: Thread) -> Message
     """
     from graphkit import operations
 
+    return _stop(operations.pause, directory, thread, done="interrupted", doing="stops")
+
+
+def _stop(
+    stop: Callable[[BaseCheckpointSaver, str], bool], directory: str, thread: str, *, done: str, doing: str
+) -> Message:
+    """Ask the run of a thread to stop, and return what became of the request."""
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    is_accepted = operations.pause(saver, thread_id)
-    return _describe_request(saver, thread_id, is_accepted=is_accepted, done="interrupted", doing="it stops")
-
-
-def _describe_request(
-    saver: BaseCheckpointSaver, thread_id: str, *, is_accepted: bool, done: str, doing: str
-) -> Message:
-    """Return what became of a request to the run of a thread."""
+    is_accepted = stop(saver, thread_id)
     status = status_of(saver, thread_id)
     sentence = f"{escape(thread_id)} is {status}"
-    if not is_accepted:
+    if status is None:
+        sentence = f"{escape(thread_id)} has ended, and its thread was released or deleted"
+    elif not is_accepted:
         sentence += ": nothing to stop"
     elif status != done:
-        sentence += f": {doing} before its next node"
+        sentence += f": it {doing} before its next node"
     return Message(sentence, {"thread": thread_id, "status": status, "accepted": is_accepted})
 
 

@@ -72,37 +72,36 @@ class Command(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments.
-
-        The argument DIR may be omitted if the environment or --app names the store. The parser cannot
-        know that: it takes the first word for DIR, and misses the last argument, unless that one may be
-        omitted, too. Then the words are parsed again, after the directory that stands for the omitted one.
-        """
-        typed = list(args)
-        directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
-        others = [param for param in self.params if isinstance(param, click.Argument) and param.name != "directory"]
+        """Parse the arguments."""
         try:
-            rest = super().parse_args(ctx, args)
-            is_omitted = False
-            if directory and any(param.nargs < 0 or not param.required for param in others):
-                taken = ctx.params.get("directory")
-                is_omitted = taken is not None and not names_store(taken)
-        except click.MissingParameter:
-            # In the words themselves: the parser has failed, and what it had understood until then is lost.
-            has_app = any(word.split("=")[0] == "--app" for word in typed)
-            takes_directory = any(param.name == "directory" for param in self.params)
-            if not takes_directory or not (directory or has_app):
-                raise
-            is_omitted = True
+            rest = super().parse_args(ctx, self._add_directory(ctx, args))
         except click.UsageError as error:
             error.ctx = ctx  # which the parser leaves out of some
             raise
-        if is_omitted:
-            ctx.params.clear()
-            rest = super().parse_args(ctx, [directory, *typed])
         if rest and not ctx.resilient_parsing:  # which completion uses
             raise click.UsageError(f"unexpected argument: {escape(' '.join(rest))}", ctx)
         return rest
+
+    def _add_directory(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words of a command line with its DIR, which may be omitted if the environment or --app names it.
+
+        The parser cannot know that: it gives each argument the next word, so that the last one gets none.
+        If that one may be omitted, too, DIR is omitted if its word names no store.
+        """
+        arguments = [param for param in self.params if isinstance(param, click.Argument)]
+        others = [param for param in arguments if param.name != "directory"]
+        if arguments == others:
+            return args
+        words, _, _ = self.make_parser(ctx).parse_args(list(args))
+        directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
+        if all(isinstance(words.get(param.name), (str, tuple)) for param in arguments if param.required):
+            may_omit_others = any(param.nargs < 0 or not param.required for param in others)
+            is_omitted = directory and may_omit_others and not names_store(words["directory"])
+        else:  # while a line is completed, the other words are still to come
+            is_omitted = not ctx.resilient_parsing and (directory or isinstance(words.get("app"), str))
+        if not is_omitted:
+            return args
+        return [*args, directory] if arguments[0] in others else [directory, *args]
 
     def invoke(self, ctx: click.Context) -> int:
         """Call the command, show what it returns, and print its errors; return the exit code."""

@@ -9,12 +9,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, TypedDict, get_type_hints
 
 import click
 
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import option
 from graphkit.cli.render import Message, show
 from graphkit.cli.stores import find_passwords, names_store, provide_stores
 from graphkit.cli.values import escape
@@ -33,6 +34,20 @@ _UNEXPECTED_ERROR: Final = 70
 _EXAMPLE: Final = "Example:"
 
 
+class _CommonOptions(TypedDict):
+    """The options that all commands have."""
+
+    as_json: Annotated[bool, option("Print JSON: all fields, whole ids, times in UTC.", "--json")]
+    no_pager: Annotated[bool, option("Never show long output in a pager.")]
+    debug: Annotated[bool, option("Show the traceback of an error.")]
+    key_file: Annotated[
+        str | None,
+        option(
+            "The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.", "FILE"
+        ),
+    ]
+
+
 class Command(click.Command):
     """A command of graphkit.
 
@@ -47,27 +62,15 @@ class Command(click.Command):
     def __init__(self, call: Callable[..., Any]) -> None:
         text, _, example = inspect.cleandoc(call.__doc__ or "").partition(_EXAMPLE)
         words = example.split()
-        own: list[click.Parameter] = []
-        for name, annotation in get_type_hints(call, include_extras=True).items():
-            own += [make(name, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
+        params: list[click.Parameter] = []
+        for signature in (call, _CommonOptions):
+            for name, annotation in get_type_hints(signature, include_extras=True).items():
+                params += [make(name, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
         self._call = call
         super().__init__(
             call.__name__.strip("_").replace("_", "-"),
             help=text.strip(),
-            params=[
-                *own,
-                click.Option(
-                    ["--json", "as_json"], is_flag=True, help="Print JSON: all fields, whole ids, times in UTC."
-                ),
-                click.Option(["--no-pager"], is_flag=True, help="Never show long output in a pager."),
-                click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
-                click.Option(
-                    ["--key-file"],
-                    metavar="FILE",
-                    help="The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS "
-                    "names.",
-                ),
-            ],
+            params=params,
             epilog=" ".join([_EXAMPLE, *words]),
         )
 

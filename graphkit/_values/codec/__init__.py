@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from enum import Enum, Flag
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeAlias, final
@@ -33,6 +34,7 @@ from graphkit._values.codec.scalars import (
 from graphkit._values.codec.type_registry import (
     ApplicationType,
     FieldsError,
+    Flavour,
     TypeRegistry,
     UnstorableError,
     describe_type,
@@ -47,6 +49,14 @@ from graphkit.errors import CheckpointSerializationError
 MAX_DEPTH: Final = 500
 """How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of
 them."""
+
+MAKE_PLACEHOLDER: Final[ContextVar[Callable[[Flavour, str, tuple[Any, ...]], type | None]]] = ContextVar(
+    "MAKE_PLACEHOLDER", default=lambda *_: None
+)
+"""Makes the class of a value whose type is not registered; by default there is none.
+
+It gets the flavour and the name of the type, and the names of the value's fields, or what the Enum stores.
+"""
 
 PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
@@ -200,7 +210,12 @@ class _Mark:
 
 
 _READ_MARKS: Final = tuple(_Mark(number) for number in range(len(MARKS)))
-_FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "dataclass", PYDANTIC: "pydantic"}
+_FLAVOURS: Final[dict[int, Flavour]] = {
+    ENUM: "enum",
+    NAMEDTUPLE: "namedtuple",
+    DATACLASS: "dataclass",
+    PYDANTIC: "pydantic",
+}
 
 
 @final
@@ -273,14 +288,8 @@ class Reader:
         if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
-        entry = self._types.get(name)
-        if entry is None:
-            renamed = self._types.find_renamed(name)
-            if len(renamed) != 1:
-                reason = explain_ambiguous(renamed) if renamed else explain_unknown(name)
-                raise CheckpointSerializationError("", name, reason, raw)
-            entry = renamed[0]
-        if entry.flavour != _FLAVOUR_OF[number]:
+        entry = self._types.get(name) or self._find_unregistered(number, raw)
+        if entry.flavour != _FLAVOURS[number]:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
             try:
@@ -306,6 +315,20 @@ class Reader:
             )
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
+
+    def _find_unregistered(self, number: int, raw: tuple[Any, ...]) -> ApplicationType:
+        """Return the registered type that has another name here, or else a placeholder."""
+        name, value, *_ = raw
+        renamed = self._types.find_renamed(name)
+        if len(renamed) == 1:
+            return renamed[0]
+        parts = tuple(value) if type(value) is FrozenDict else (value,)
+        placeholder = MAKE_PLACEHOLDER.get()(_FLAVOURS[number], name, parts)
+        if placeholder is None:
+            reason = explain_ambiguous(renamed) if renamed else explain_unknown(name)
+            raise CheckpointSerializationError("", name, reason, raw)
+        # Not by its name: the next value may have other fields, and so another class.
+        return self._types.by_type.setdefault(placeholder, ApplicationType(name, placeholder, _FLAVOURS[number]))
 
 
 def read_dict(mapping: dict[Any, Any]) -> FrozenDict:

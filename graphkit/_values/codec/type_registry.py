@@ -247,7 +247,9 @@ class TypeRegistry:
         One type is the answer, and `get` finds it from now on; several are ambiguous.
         """
         with self._lock:
-            found = [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
+            entries = self.by_type.items()
+            # By name, placeholders are not registered.
+            found = [entry for cls, entry in entries if entry.name in self._by_name and is_renamed(name, cls)]
             if len(found) == 1:
                 self._renamed[name] = found[0]
             return found

@@ -62,7 +62,7 @@ def audit_list(
 
 
 @Command
-@with_placeholder_types
+@with_placeholder_types()
 def audit_verify(
     _context: CliContext,
     log: _Log,

@@ -47,7 +47,7 @@ from graphkit.cli.values import (
     parse_json_or_text,
     pluralize,
 )
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.errors import CheckpointerError
 
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -86,25 +86,19 @@ def interrupts(context: CliContext, directory: Directory, thread: MaybeThread) -
     return Table(columns, rows, empty="no pending interrupts", summary=summary)
 
 
-@with_placeholder_types
+@with_placeholder_types()
 def _read_interrupts(context: CliContext, directory: str, thread: str | None) -> list[Row]:
     """Return the pending interrupts of a thread, or of all threads (None), the newest first."""
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     rows: list[Row] = []
-    failures: list[CheckpointerError] = []
     for thread_id in threads:
         try:
             rows += map(interrupt_row, saver.interrupts(thread_id))
-        except CheckpointSerializationError:  # a type is not registered
-            raise
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            failures.append(error)
-
-    for failure in failures:
-        context.warn(f"graphkit: {failure}")
+            context.warn(f"graphkit: {error}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
     return rows
 

@@ -50,7 +50,7 @@ _MAX_LENGTH: Final = 500
 
 
 @Command
-@with_placeholder_types
+@with_placeholder_types()
 def show(
     context: CliContext,
     directory: Directory,
@@ -181,7 +181,7 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
 
 
 @Command
-@with_placeholder_types
+@with_placeholder_types()
 def diff(
     context: CliContext,
     directory: Directory,

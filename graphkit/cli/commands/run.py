@@ -493,7 +493,7 @@ def schedule_add(
 
 
 @Command
-@with_placeholder_types
+@with_placeholder_types()
 def schedule_list(context: CliContext, directory: Directory) -> Table:
     """List the schedules of a store, with their next and last times.
 

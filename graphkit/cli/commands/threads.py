@@ -22,7 +22,7 @@ from graphkit.cli.options import ROWS, Directory, option
 from graphkit.cli.render import Column, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import parse_assignments, pluralize
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.errors import CheckpointerError
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
@@ -52,7 +52,7 @@ _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 
 
 @Command
-@with_placeholder_types
+@with_placeholder_types()
 def threads(
     context: CliContext,
     directory: Directory,
@@ -165,8 +165,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
                 "tags": list(summary.tags),
             }
             row |= _describe_stop(saver, summary)
-    except CheckpointSerializationError:  # a type is not registered
-        raise
     except CheckpointerError as error:
         row["status"], row["problem"] = describe_unreadable(error)
 

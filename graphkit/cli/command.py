@@ -148,7 +148,9 @@ def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], ar
             context.warn("".join(traceback.format_exception(error)).rstrip())
         known = error
         if isinstance(error, OSError) and not isinstance(error, GraphKitError):
-            known = _to_storage_error(error)
+            # What a saver would have raised, had it been opened already. Only what opens a file names it.
+            operation = "write" if error.filename is None else "read"
+            known = CheckpointStorageError(error.filename or "the output", operation, error)
         if isinstance(known, GraphKitError):
             context.warn(f"graphkit: {_describe_error(known, arguments)}")
             return known.exit_code
@@ -193,13 +195,6 @@ class _LogHandler(logging.Handler):
 
 
 # Errors
-
-
-def _to_storage_error(error: OSError) -> GraphKitError:
-    """Return the error that a saver would have raised, had it been opened already."""
-    if error.filename is None:  # only what opens a file names it
-        return CheckpointStorageError("the output", "write", error)
-    return CheckpointStorageError(error.filename, "read", error)
 
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:

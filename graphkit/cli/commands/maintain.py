@@ -204,32 +204,27 @@ def _prune_idle(
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
     kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
     sizes: dict[str, int] = {}
-    statuses: dict[str, str | None] = {}
+    waiting: list[str] = []
     for thread_id in threads:
         # The same moment before and after the question: the user confirms these threads, however long the answer takes.
         with failed.catch(thread_id):
-            for idle_id in saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                status = _find_status(saver, idle_id)
-                if status not in kept:
-                    sizes[idle_id] = saver.size(idle_id)
-                statuses[idle_id] = status
-    waiting = [thread_id for thread_id, status in statuses.items() if status == "interrupted"]
+            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                continue
+            status = _find_status(saver, thread_id)
+            if status not in kept:
+                sizes[thread_id] = saver.size(thread_id)
+            if status == "interrupted":
+                waiting.append(thread_id)
     chosen = [*sizes]
     size = sum(sizes.values())
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
-    idle = f"idle for {age}"
-    if waiting:
-        verb = "waits" if len(waiting) == 1 else "wait"
-        if interrupted:
-            idle += f" ({len(waiting)} of them {verb} for a human)"
-        else:
-            idle += f" ({len(waiting)} more {verb} for a human; --interrupted deletes those, too)"
-    if not chosen:
+    idle = f"idle for {age}{_count_waiting(len(waiting), interrupted=interrupted)}"
+    if dry_run or not chosen:
         failed.raise_if_any()
+    if not chosen:
         return Message(f"no thread is {idle}", data)
     what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
     if dry_run:
-        failed.raise_if_any()
         names = [f"    {escape(thread_id)}" for thread_id in chosen]
         return Message("\n".join([f"would delete {what}", *names]), data)
     data["deleted"] = []
@@ -246,6 +241,16 @@ def _prune_idle(
     if deleted < len(chosen):
         text += f"; {pluralize(len(chosen) - deleted, 'thread')} stayed: in use again"
     return Message(text, data)
+
+
+def _count_waiting(count: int, *, interrupted: bool) -> str:
+    """Return how many of the idle threads wait for a human, in brackets."""
+    if not count:
+        return ""
+    verb = "waits" if count == 1 else "wait"
+    if interrupted:
+        return f" ({count} of them {verb} for a human)"
+    return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
 
 
 def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:

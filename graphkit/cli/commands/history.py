@@ -28,16 +28,15 @@ _MIN_SECONDS_OF_WAIT: Final = 1.0
 """Only a step that took longer may contain a wait, so that a history of fast steps needs no look at
 pending writes."""
 
-_ID: Final = Column("id", "CHECKPOINT", "id")
-_NODE: Final = Column("node", "NODE")
-_NEXT: Final = Column("next", "NEXT")
-_STATUS: Final = Column("status", "STATUS", "whole")
+_POSITION: Final = (
+    Column("id", "CHECKPOINT", "id"),
+    Column("node", "NODE"),
+    Column("next", "NEXT"),
+    Column("status", "STATUS", "whole"),
+)
 _CREATED: Final = Column("created", "CREATED", "age")
 _HISTORY_COLUMNS: Final = (
-    _ID,
-    _NODE,
-    _NEXT,
-    _STATUS,
+    *_POSITION,
     Column("source", "SOURCE"),
     Column("step", "STEP", "number"),
     _CREATED,
@@ -46,14 +45,7 @@ _HISTORY_COLUMNS: Final = (
     Column("tags", "TAGS", "list"),
 )
 _BRANCHES: Final = Column("branches", "", "whole")
-_SEARCH_COLUMNS: Final = (
-    Column("thread", "THREAD", "name"),
-    _ID,
-    _NODE,
-    _NEXT,
-    _STATUS,
-    _CREATED,
-)
+_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED)
 
 
 @Command

@@ -257,13 +257,9 @@ def provide_stores(key_file: str | None) -> Iterator[None]:
     """Open the stores of the block with the keys of a file, if there is one, and close them at its end."""
     # Context variables, not arguments: most commands open stores, many of them in functions that they share.
     with ExitStack() as opened:
-        opened_before = _OPENED.set(opened)
-        key_file_before = KEY_FILE.set(key_file)
-        try:
-            yield
-        finally:
-            KEY_FILE.reset(key_file_before)
-            _OPENED.reset(opened_before)
+        opened.callback(_OPENED.reset, _OPENED.set(opened))
+        opened.callback(KEY_FILE.reset, KEY_FILE.set(key_file))
+        yield
 
 
 def _list_kinds() -> Sequence[str]:

@@ -37,7 +37,7 @@ from graphkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from graphkit._erasure import ErasureLedger, ErasureReport, Selection
+    from graphkit._erasure import ErasureLedger, ErasureReport
 
 
 @Command
@@ -377,15 +377,23 @@ def erase(
         raise UsageError("say what to erase: --thread, --where, or --ledger for what was erased before")
     recorded = None if ledger is None else _open_ledger(ledger, ledger_key)
     saver = open_store(directory)
-    stores = _open_langgraph_stores(saver) if where else {}
-    metadata = parse_assignments(where, "--where")
-    selection = _select(saver, thread, metadata)
-    names = selection.thread_ids
-    missing = None if names else thread
-    if missing is not None:
-        what = f"what earlier deletes have left (there is no thread {escape(missing)})"
-    elif thread is not None or where:
+    names: Sequence[str] = []
+    stores: Mapping[str, Any] = {}
+    missing = None
+    if where:
+        metadata = parse_assignments(where, "--where")
+        stores = _open_langgraph_stores(saver)
+        selection = erasure.select_threads(saver, metadata)
+        names = selection.thread_ids
         what = _describe(saver, names, stores)
+    elif thread is not None:
+        # There may be others that begin with this. They are not meant: the user was told to type the whole id.
+        with suppress(CheckpointNotFoundError, UsageError):
+            names = [require_whole_id(saver, thread)]
+        missing = None if names else thread
+        what = f"what earlier deletes have left (there is no thread {escape(thread)})"
+        if names:
+            what = _describe(saver, names, stores)
     else:
         what = f"what {escape(str(ledger))} has recorded"
     if dry_run:
@@ -415,20 +423,6 @@ def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
     except OSError as error:
         raise CheckpointerConfigurationError(f"the key of the ledger cannot be read: {error}") from error
     return ErasureLedger(path, key=key)
-
-
-def _select(saver: BaseCheckpointSaver, typed: str | None, metadata: Mapping[str, Any]) -> Selection:
-    """Return the threads that the user means; none if the typed one is gone, or if the ledger has to say."""
-    from graphkit._erasure import Selection, select_threads
-
-    if metadata:
-        return select_threads(saver, metadata)
-    names: list[str] = []
-    if typed is not None:
-        # There may be others that begin with this. They are not meant: the user was told to type the whole id.
-        with suppress(CheckpointNotFoundError, UsageError):
-            names.append(require_whole_id(saver, typed))
-    return Selection(names, [])
 
 
 def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:

@@ -282,14 +282,14 @@ def _stop_view(
             for stop in last.interrupts
         ],
     }
-    return Message(f"{name} stopped after {count} and waits {_describe_stops(last)}", data, hint=hint)
+    return Message(f"{name} stopped after {count} and waits {_describe_interrupts(last)}", data, hint=hint)
 
 
-def _describe_stops(output: InterruptionMetadata) -> str:
-    return "; ".join(_describe_stop(stop) for stop in output.interrupts)
+def _describe_interrupts(output: InterruptionMetadata) -> str:
+    return "; ".join(_describe_interrupt(stop) for stop in output.interrupts)
 
 
-def _describe_stop(stop: InterruptionMetadata) -> str:
+def _describe_interrupt(stop: InterruptionMetadata) -> str:
     if stop.due is not None:
         return f"in {escape(stop.node_id)} until {stop.due.isoformat(timespec='seconds')}"
     described = describe_stop(stop.when, stop.node_id, stop.reason())
@@ -335,7 +335,7 @@ def worker(
         text = "finished" if output.is_end else escape(output.node)
         if isinstance(output, InterruptionMetadata) and output.interrupts:
             interrupts = output.interrupts
-            text = f"waits {_describe_stops(output)}"
+            text = f"waits {_describe_interrupts(output)}"
         elif isinstance(output, InterruptionMetadata):
             text = describe_cancellation(output.metadata)
         when = context.now()

@@ -164,14 +164,14 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
                 "id": latest.id,
                 "tags": list(summary.tags),
             }
-            row |= _describe_stop(saver, summary)
+            row |= _explain_status(saver, summary)
     except CheckpointerError as error:
         row["status"], row["problem"] = describe_unreadable(error)
 
     return row
 
 
-def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
+def _explain_status(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     """Return what the run asks a human, why it failed or was cancelled, how far it is, or when it goes on."""
     latest = summary.latest
     submission = Submission.find(latest.next_node_id, latest.metadata)

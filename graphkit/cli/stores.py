@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists
-from graphkit._values.codec import MAKE_PLACEHOLDER
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
@@ -405,6 +404,8 @@ def with_placeholder_types() -> Iterator[None]:
 
     As a decorator, it is for a command that only reads.
     """
+    from graphkit._values.codec import MAKE_PLACEHOLDER
+
     token = MAKE_PLACEHOLDER.set(_make_placeholder)
     try:
         yield

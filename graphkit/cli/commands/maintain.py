@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 
@@ -38,6 +38,8 @@ from graphkit.errors import (
 
 if TYPE_CHECKING:
     from graphkit._erasure import ErasureLedger, ErasureReport
+
+_Yes: TypeAlias = Annotated[bool, option("Do not ask for confirmation.", "-y")]
 
 
 @Command
@@ -264,13 +266,7 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
 
 
 @Command
-def delete(
-    context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    yes: Annotated[bool, option("Do not ask for confirmation.", "-y")],
-    dry_run: DryRun,
-) -> Message:
+def delete(context: CliContext, directory: Directory, thread: Thread, yes: _Yes, dry_run: DryRun) -> Message:
     """Remove a thread with all its versions, and the files that repair set aside.
 
     The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
@@ -358,7 +354,7 @@ def erase(
     ],
     ledger_key: Annotated[str | None, option("The file with the key of the ledger: 16 random bytes or more.", "FILE")],
     full: Annotated[bool, option("Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")],
-    yes: Annotated[bool, option("Do not ask for confirmation.", "-y")],
+    yes: _Yes,
     dry_run: DryRun,
 ) -> Message:
     """Delete threads, and leave no byte of them in the store, nor of their versions.

@@ -275,16 +275,14 @@ class _RepairText:
 
     def _describe_thread(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
         name = directory if files[0].thread_id is None else escape(files[0].thread_id)
-        attempted = [file for file in files if not file.refused]
-        count = sum(file.kept for file in attempted)
+        # Of a file that was refused nothing was kept, and nothing lost.
+        count = sum(file.kept for file in files)
         kept = pluralize(count, "checkpoint") if count else "nothing"
-        losses = [loss for file in attempted for loss in file.lost]
-        lost = "nothing"
-        if losses:
-            lost = pluralize(_count_lost_records(attempted), "record")
+        losses = [loss for file in files for loss in file.lost]
+        lost = pluralize(_count_lost_records(files), "record") if losses else "nothing"
         if any(loss.records is None for loss in losses):
             lost = f"at least {lost}"
-        yield f"{name}: {self._balance(not attempted, kept, lost)}"
+        yield f"{name}: {self._balance(all(file.refused for file in files), kept, lost)}"
 
         for file in files:
             yield _describe_problem(file.before)

@@ -59,20 +59,15 @@ class Command(click.Command):
 
     allow_extra_args = True  # `parse_args` refuses them, in graphkit's words
 
-    def __init__(self, call: Callable[..., Any]) -> None:
+    def __init__(self, name: str, call: Callable[..., Any]) -> None:
         text, _, example = inspect.cleandoc(call.__doc__ or "").partition(_EXAMPLE)
         words = example.split()
         params: list[click.Parameter] = []
         for signature in (call, _CommonOptions):
-            for name, annotation in get_type_hints(signature, include_extras=True).items():
-                params += [make(name, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
+            for param, annotation in get_type_hints(signature, include_extras=True).items():
+                params += [make(param, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
         self._call = call
-        super().__init__(
-            call.__name__.strip("_").replace("_", "-"),
-            help=text.strip(),
-            params=params,
-            epilog=" ".join([_EXAMPLE, *words]),
-        )
+        super().__init__(name, help=text.strip(), params=params, epilog=" ".join([_EXAMPLE, *words]))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""

@@ -12,7 +12,6 @@ from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._to_thread import step_through
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import argument, option
 from graphkit.cli.render import Message, Text
@@ -39,7 +38,6 @@ _MESSAGES: Final = "messages"
 _AgentFile: TypeAlias = Annotated[str, argument("The YAML file of the agent.")]
 
 
-@Command
 def agents_schema(_context: CliContext) -> Text:
     """Print the JSON schema of agent files.
 
@@ -54,7 +52,6 @@ def agents_schema(_context: CliContext) -> Text:
     return Text(json.dumps(schema, indent=2), schema)
 
 
-@Command
 def agents_check(context: CliContext, file: _AgentFile) -> Message:
     """Check an agent file.
 
@@ -80,7 +77,6 @@ def agents_check(context: CliContext, file: _AgentFile) -> Message:
     return Message(f"{escape(file)} is valid: agent {escape(config.name)}, {steps}", data)
 
 
-@Command
 def agents_run(
     context: CliContext,
     file: _AgentFile,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 from graphkit.cli.cells import Row
-from graphkit.cli.command import Command
 from graphkit.cli.commands.transfer import write_to_file
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Output, argument, option
@@ -36,7 +35,6 @@ _DigestKey: TypeAlias = Annotated[
 ]
 
 
-@Command
 def audit_list(
     context: CliContext,
     log: _Log,
@@ -61,7 +59,6 @@ def audit_list(
     return Table(_COLUMNS, rows, empty="no records", summary=pluralize(len(rows), "record"))
 
 
-@Command
 @with_placeholder_types()
 def audit_verify(
     _context: CliContext,
@@ -102,7 +99,6 @@ def audit_verify(
     return Message(sentence, data, CheckpointCorruptionError.exit_code, table=table)
 
 
-@Command
 def audit_export(context: CliContext, log: _Log, output: Output) -> Message | None:
     """Write the entries of a log as JSON lines.
 

@@ -12,7 +12,6 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
 from graphkit.cli.cells import Row, describe_stop, format_command, interrupt_row, status_of
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
     Assign,
@@ -69,7 +68,6 @@ _QUESTION_COLUMNS: Final = (
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
-@Command
 def interrupts(context: CliContext, directory: Directory, thread: MaybeThread) -> Table:
     """List the pending interrupts: where they wait, since when, and what they ask.
 
@@ -103,7 +101,6 @@ def _read_interrupts(context: CliContext, directory: str, thread: str | None) ->
     return rows
 
 
-@Command
 def answer(
     context: CliContext,
     directory: Directory,
@@ -228,7 +225,6 @@ def _ask_for_answer(context: CliContext, saver: BaseCheckpointSaver, row: Row) -
         return True
 
 
-@Command
 def update(
     _context: CliContext,
     directory: Directory,
@@ -285,7 +281,6 @@ def update(
     return Message(sentence, data)
 
 
-@Command
 def fork(
     context: CliContext,
     directory: Directory,
@@ -319,7 +314,6 @@ def fork(
     return Message(sentence, data)
 
 
-@Command
 def rollback(
     context: CliContext,
     directory: Directory,
@@ -357,7 +351,6 @@ def rollback(
     return Message(sentence, data)
 
 
-@Command
 def cancel(
     _context: CliContext,
     directory: Directory,
@@ -376,7 +369,6 @@ def cancel(
     return _stop(partial(operations.cancel, reason=reason), directory, thread, done="cancelled", doing="ends")
 
 
-@Command
 def pause(_context: CliContext, directory: Directory, thread: Thread) -> Message:
     """Stop the run of a thread before its next node, whichever process runs it.
 

@@ -9,7 +9,6 @@ from typing import Any, Final, final
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists, SupportsRepair, SupportsVerify
 from graphkit.cli.cells import Row, format_bytes
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Message, Table
@@ -79,7 +78,6 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str |
         raise
 
 
-@Command
 def verify(context: CliContext, directory: Directory, thread: MaybeThread) -> Message:
     """Read every byte and report problems.
 
@@ -166,7 +164,6 @@ def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
             yield {"thread": None, **_pick(log, *_PROBLEM, "size", "entries")}
 
 
-@Command
 def repair(context: CliContext, directory: Directory, thread: MaybeThread, dry_run: DryRun) -> Message:
     """Make damaged threads readable again, with every checkpoint that can still be rebuilt.
 

@@ -15,7 +15,6 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
 from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, MaybeThread, Namespace, Thread, argument, option
 from graphkit.cli.render import Card, Column, Table
@@ -48,7 +47,6 @@ _BRANCHES: Final = Column("branches", "", "whole")
 _SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED)
 
 
-@Command
 def history(
     context: CliContext,
     directory: Directory,
@@ -205,7 +203,6 @@ def _parse_time(value: Any) -> datetime | None:
         return None
 
 
-@Command
 def search(
     context: CliContext,
     directory: Directory,
@@ -268,7 +265,6 @@ _History = Sequence[CheckpointInfo]
 """The checkpoints of a thread in one namespace, newest first."""
 
 
-@Command
 def stats(context: CliContext, directory: Directory, thread: MaybeThread) -> Card:
     """Sum up a store or a thread.
 

@@ -15,7 +15,6 @@ from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
 from graphkit._values.frozen import to_plain
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread, argument, option
 from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
@@ -49,7 +48,6 @@ _MAX_LENGTH: Final = 500
 """Characters of a value that `diff` shows."""
 
 
-@Command
 @with_placeholder_types()
 def show(
     context: CliContext,
@@ -180,7 +178,6 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
     return None
 
 
-@Command
 @with_placeholder_types()
 def diff(
     context: CliContext,

@@ -19,7 +19,6 @@ from graphkit._saver.retention import Retention, RetentionOptions, count_removed
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
 from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
-from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 _Yes: TypeAlias = Annotated[bool, option("Do not ask for confirmation.", "-y")]
 
 
-@Command
 def compact(context: CliContext, directory: Directory, thread: MaybeThread, dry_run: DryRun) -> Message:
     """Free the bytes of replaced data, which can no longer be reached.
 
@@ -60,7 +58,6 @@ def compact(context: CliContext, directory: Directory, thread: MaybeThread, dry_
     return Message(f"freed {format_bytes(freed)}", {"freed": freed})
 
 
-@Command
 def rotate(context: CliContext, directory: Directory, thread: MaybeThread) -> Message:
     """Seal everything with the current key, the first of the key file.
 
@@ -87,7 +84,6 @@ def rotate(context: CliContext, directory: Directory, thread: MaybeThread) -> Me
     return Message(text, vars(report))
 
 
-@Command
 def prune(
     context: CliContext,
     directory: Directory,
@@ -265,7 +261,6 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
         return None
 
 
-@Command
 def delete(context: CliContext, directory: Directory, thread: Thread, yes: _Yes, dry_run: DryRun) -> Message:
     """Remove a thread with all its versions, and the files that repair set aside.
 
@@ -311,7 +306,6 @@ def confirm(context: CliContext, question: str) -> bool:
     return context.ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
-@Command
 def release(_context: CliContext, directory: Directory, thread: Thread, dry_run: DryRun) -> Message:
     """End the active history of a thread.
 
@@ -334,7 +328,6 @@ def release(_context: CliContext, directory: Directory, thread: Thread, dry_run:
     return Message(f"released {released} as version {tag.version}", data)
 
 
-@Command
 def erase(
     context: CliContext,
     directory: Directory,

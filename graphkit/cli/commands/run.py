@@ -25,7 +25,6 @@ from graphkit.cli.cells import (
     is_after_node,
     status_of,
 )
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
     App,
@@ -62,7 +61,6 @@ _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
 
 
-@Command
 def run(
     context: CliContext,
     app: App,
@@ -95,7 +93,6 @@ def run(
     return _follow(context, graph, values, config, app=app, directory=directory)
 
 
-@Command
 def submit(
     context: CliContext,
     directory: Directory,
@@ -134,7 +131,6 @@ def submit(
     return Message(sentence, data)
 
 
-@Command
 def resume(
     context: CliContext,
     directory: Directory,
@@ -301,7 +297,6 @@ def _describe_interrupt(stop: InterruptionMetadata) -> str:
 # worker
 
 
-@Command
 def worker(
     context: CliContext,
     directory: Directory,
@@ -371,7 +366,6 @@ def worker(
 # graph
 
 
-@Command
 def graph(
     context: CliContext,
     directory: Directory,
@@ -463,7 +457,6 @@ class _UnknownScheduleError(GraphKitError):
         super().__init__(f"there is no schedule {escape(name)}{hint}")
 
 
-@Command
 def schedule_add(
     context: CliContext,
     directory: Directory,
@@ -492,7 +485,6 @@ def schedule_add(
     return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)
 
 
-@Command
 @with_placeholder_types()
 def schedule_list(context: CliContext, directory: Directory) -> Table:
     """List the schedules of a store, with their next and last times.
@@ -505,7 +497,6 @@ def schedule_list(context: CliContext, directory: Directory) -> Table:
     return Table(_COLUMNS, rows, empty="no schedules", summary=pluralize(len(rows), "schedule"))
 
 
-@Command
 def schedule_remove(_context: CliContext, directory: Directory, name: _Name) -> Message:
     """Remove a schedule. Runs that it submitted stay.
 

@@ -16,7 +16,6 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_unreadable, size_of
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, option
 from graphkit.cli.render import Column, Table
@@ -51,7 +50,6 @@ _EMPTY_ROW: Final[Row] = dict.fromkeys(column.key for column in (*_COLUMNS, *_CO
 _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 
 
-@Command
 @with_placeholder_types()
 def threads(
     context: CliContext,

@@ -13,7 +13,6 @@ from graphkit._saver.incomplete import check_target, refuse_incomplete
 from graphkit._transfer.copying import check_stores
 from graphkit._transfer.importing import LineReader, check_threads, sync_directory
 from graphkit.cli.cells import count_checkpoints
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeApp, Output, argument, complete_thread, option
 from graphkit.cli.render import Message
@@ -35,7 +34,6 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 # copy
 
 
-@Command
 def copy(
     context: CliContext,
     directory: Directory,
@@ -142,7 +140,6 @@ _END_KEY: Final = '"end":'
 """Near the beginning of the line that ends a thread, in both forms."""
 
 
-@Command
 def export(
     context: CliContext,
     directory: Directory,
@@ -237,7 +234,6 @@ def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
     return count
 
 
-@Command
 def import_(
     context: CliContext,
     directory: Directory,
@@ -301,7 +297,6 @@ _MAX_PROBLEMS: Final = 5
 """Problems that the message lists; JSON has all of them."""
 
 
-@Command
 def import_langgraph_sqlite(
     context: CliContext,
     file: Annotated[str, argument("The database of a SqliteSaver; the command only reads its tables.")],
@@ -320,7 +315,6 @@ def import_langgraph_sqlite(
     return _import(context, load_langgraph().import_langgraph_sqlite, strip_kind(file, SQLITE), directory)
 
 
-@Command
 def import_langgraph_postgres(
     context: CliContext,
     dsn: Annotated[str, argument("The database of a PostgresSaver; the command only reads its tables.")],
@@ -366,7 +360,6 @@ def _describe_report(report: Any, verb: str, place: str) -> Message:
     return Message(sentence, vars(report), 0 if report.ok else 1)
 
 
-@Command
 def export_langgraph_sqlite(
     context: CliContext,
     directory: Directory,

@@ -26,7 +26,6 @@ from graphkit.cli.cells import (
     format_event,
     status_of,
 )
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, CheckpointId, Directory, Interval, MaybeThread, Seconds, Thread, option
 from graphkit.cli.render import Column, Message, Table, Text, View, show
@@ -61,7 +60,6 @@ _COLUMNS: Final = (
 )
 
 
-@Command
 def watch(
     context: CliContext,
     directory: Directory,
@@ -108,7 +106,6 @@ def watch(
                 return
 
 
-@Command
 def wait(
     context: CliContext,
     directory: Directory,

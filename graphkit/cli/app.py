@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from keyword import iskeyword
 from typing import TYPE_CHECKING
 
 import click
 
 from graphkit import __version__
-from graphkit.cli.command import INTERRUPTED
+from graphkit.cli.command import INTERRUPTED, Command
 from graphkit.cli.commands import COMMANDS, format_help
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, escape
@@ -67,7 +68,8 @@ class _Group(click.Group):
             return None
         name = self._members[cmd_name]
         module = importlib.import_module(f"graphkit.cli.commands.{COMMANDS[name].module}")
-        return next(each for each in vars(module).values() if isinstance(each, click.Command) and each.name == name)
+        function = name.replace("-", "_")
+        return Command(name, getattr(module, f"{function}_" if iskeyword(function) else function))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -17,28 +17,14 @@ from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError
 
-Kind = Literal[
-    "text",
-    "whole",
-    "name",
-    "id",
-    "time",
-    "age",
-    "bytes",
-    "seconds",
-    "number",
-    "list",
-    "counts",
-    "payload",
-    "interrupts",
-    "failure",
-    "cause",
-    "lines",
-    "tree",
-]
-"""How the values of a column are displayed. "name" and "id" are shortened at a terminal; "text" is
-abbreviated and "whole" is not; "tree" is JSON in a pipe; "age" is a time, relative at a terminal. A
-"payload" is what a table is read for: at a terminal it is the last to be cut."""
+Figure = Literal["bytes", "number", "seconds", "list"]
+"""Kinds that may be dropped, but make no sense when cut."""
+Prose = Literal["text", "whole", "lines", "payload", "interrupts", "failure", "cause", "tree"]
+"""Kinds of text. "text" is abbreviated and "whole" is not; "tree" is JSON in a pipe. A "payload" is what a table is
+read for: at a terminal it is the last to be cut."""
+Kind = Literal[Figure, Prose, "name", "id", "time", "age", "counts"]
+"""How the values of a column are displayed. "name" and "id" are shortened at a terminal; "age" is a time, relative at
+a terminal."""
 
 _TEXT_LIMIT: Final = 200
 """Characters of an abbreviated value."""

@@ -9,12 +9,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict, get_type_hints
 
 import click
 
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import option
 from graphkit.cli.render import Message, show
 from graphkit.cli.stores import find_passwords, names_store, provide_stores
 from graphkit.cli.values import escape
@@ -33,72 +34,72 @@ _UNEXPECTED_ERROR: Final = 70
 _EXAMPLE: Final = "Example:"
 
 
+class _CommonOptions(TypedDict):
+    """The options that all commands have."""
+
+    as_json: Annotated[bool, option("Print JSON: all fields, whole ids, times in UTC.", "--json")]
+    no_pager: Annotated[bool, option("Never show long output in a pager.")]
+    debug: Annotated[bool, option("Show the traceback of an error.")]
+    key_file: Annotated[
+        str | None,
+        option(
+            "The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.", "FILE"
+        ),
+    ]
+
+
 class Command(click.Command):
     """A command of graphkit.
 
-    Its callback takes a CliContext, and then its arguments and options by name. It returns a view, an
-    iterator of views, or None if it has written its output itself. Its docstring is the help of the
-    command and ends with an example.
+    It is a function that takes a CliContext, and then its arguments and options: the annotation of a
+    parameter says which it is, see `graphkit.cli.options`. The function returns a view, an iterator of
+    views, or None if it has written its output itself. Its docstring is the help of the command and ends
+    with an example.
     """
 
     allow_extra_args = True  # `parse_args` refuses them, in graphkit's words
 
-    def __init__(self, name: str | None, *, help: str, params: list[click.Parameter], **more: Any) -> None:
-        text, _, example = inspect.cleandoc(help).partition(_EXAMPLE)
+    def __init__(self, name: str, call: Callable[..., Any]) -> None:
+        text, _, example = inspect.cleandoc(call.__doc__ or "").partition(_EXAMPLE)
         words = example.split()
-        super().__init__(
-            name,
-            help=text.strip(),
-            params=[
-                *params,
-                click.Option(
-                    ["--json", "as_json"], is_flag=True, help="Print JSON: all fields, whole ids, times in UTC."
-                ),
-                click.Option(["--no-pager"], is_flag=True, help="Never show long output in a pager."),
-                click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
-                click.Option(
-                    ["--key-file"],
-                    metavar="FILE",
-                    help="The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS "
-                    "names.",
-                ),
-            ],
-            epilog=" ".join([_EXAMPLE, *words]),
-            **more,
-        )
+        params: list[click.Parameter] = []
+        for signature in (call, _CommonOptions):
+            for param, annotation in get_type_hints(signature, include_extras=True).items():
+                params += [make(param, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
+        self._call = call
+        super().__init__(name, help=text.strip(), params=params, epilog=" ".join([_EXAMPLE, *words]))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments.
-
-        The argument DIR may be omitted if the environment or --app names the store. The parser cannot
-        know that: it takes the first word for DIR, and misses the last argument, unless that one may be
-        omitted, too. Then the words are parsed again, after the directory that stands for the omitted one.
-        """
-        typed = list(args)
-        directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
-        others = [param for param in self.params if isinstance(param, click.Argument) and param.name != "directory"]
+        """Parse the arguments."""
         try:
-            rest = super().parse_args(ctx, args)
-            is_omitted = False
-            if directory and any(param.nargs < 0 or not param.required for param in others):
-                taken = ctx.params.get("directory")
-                is_omitted = taken is not None and not names_store(taken)
-        except click.MissingParameter:
-            # In the words themselves: the parser has failed, and what it had understood until then is lost.
-            has_app = any(word.split("=")[0] == "--app" for word in typed)
-            takes_directory = any(param.name == "directory" for param in self.params)
-            if not takes_directory or not (directory or has_app):
-                raise
-            is_omitted = True
+            rest = super().parse_args(ctx, self._add_directory(ctx, args))
         except click.UsageError as error:
             error.ctx = ctx  # which the parser leaves out of some
             raise
-        if is_omitted:
-            ctx.params.clear()
-            rest = super().parse_args(ctx, [directory, *typed])
         if rest and not ctx.resilient_parsing:  # which completion uses
             raise click.UsageError(f"unexpected argument: {escape(' '.join(rest))}", ctx)
         return rest
+
+    def _add_directory(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the words of a command line with its DIR, which may be omitted if the environment or --app names it.
+
+        The parser cannot know that: it gives each argument the next word, so that the last one gets none.
+        If that one may be omitted, too, DIR is omitted if its word names no store.
+        """
+        arguments = [param for param in self.params if isinstance(param, click.Argument)]
+        others = [param for param in arguments if param.name != "directory"]
+        if arguments == others:
+            return args
+        words, _, _ = self.make_parser(ctx).parse_args(list(args))
+        directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
+        if all(isinstance(words.get(param.name), (str, tuple)) for param in arguments if param.required):
+            may_omit_others = any(param.nargs < 0 or not param.required for param in others)
+            is_omitted = directory and may_omit_others and not names_store(words["directory"])
+        else:  # while a line is completed, the other words are still to come
+            is_omitted = not ctx.resilient_parsing and (directory or isinstance(words.get("app"), str))
+        if not is_omitted:
+            return args
+        return [*args, directory] if arguments[0] in others else [directory, *args]
 
     def invoke(self, ctx: click.Context) -> int:
         """Call the command, show what it returns, and print its errors; return the exit code."""
@@ -114,8 +115,7 @@ class Command(click.Command):
             height=height,
             passwords=frozenset(find_passwords(names)),
         )
-        assert self.callback is not None
-        return _run(context, key_file, self.callback, arguments)
+        return _run(context, key_file, self._call, arguments)
 
 
 def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
@@ -143,7 +143,9 @@ def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], ar
             context.warn("".join(traceback.format_exception(error)).rstrip())
         known = error
         if isinstance(error, OSError) and not isinstance(error, GraphKitError):
-            known = _to_storage_error(error)
+            # What a saver would have raised, had it been opened already. Only what opens a file names it.
+            operation = "write" if error.filename is None else "read"
+            known = CheckpointStorageError(error.filename or "the output", operation, error)
         if isinstance(known, GraphKitError):
             context.warn(f"graphkit: {_describe_error(known, arguments)}")
             return known.exit_code
@@ -188,13 +190,6 @@ class _LogHandler(logging.Handler):
 
 
 # Errors
-
-
-def _to_storage_error(error: OSError) -> GraphKitError:
-    """Return the error that a saver would have raised, had it been opened already."""
-    if error.filename is None:  # only what opens a file names it
-        return CheckpointStorageError("the output", "write", error)
-    return CheckpointStorageError(error.filename, "read", error)
 
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:

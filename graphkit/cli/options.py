@@ -1,10 +1,18 @@
-"""Arguments and options that several commands have, the types of their values, and their shell completion."""
+"""Arguments and options of commands, the types of their values, and their shell completion.
+
+A command is a function, and the annotation of a parameter says how it is typed:
+
+    limit: Annotated[int | None, option("Show at most N threads.", "-n", "N")]
+
+The names below are such annotations, of what several commands have.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import Any, Final
+from types import NoneType
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
 
 import click
 
@@ -27,6 +35,54 @@ class Seconds(click.FloatRange):
         if not isfinite(seconds):
             self.fail(f"{seconds} is not a number of seconds", param, ctx)
         return seconds
+
+
+# How a parameter is typed
+
+MakeParameter: TypeAlias = Callable[[str, Any], click.Parameter]
+"""Makes the argument or the option of a parameter: of its name, and of its type."""
+
+
+def option(help: str, *words: str, **settings: Any) -> MakeParameter:
+    """Say that a parameter is an option; a bool is a flag, and a tuple has the values of a repeated option.
+
+    Args:
+        help: its line in the help of the command.
+        words: its names, if they are not that of the parameter alone, and what stands for its value in the help.
+        settings: those of click.Option.
+    """
+
+    def make(name: str, kind: Any) -> click.Parameter:
+        names = [word for word in words if word.startswith("-")]
+        if not any(word.startswith("--") for word in names):
+            names.insert(0, f"--{name.replace('_', '-')}")
+        metavar = next((word for word in words if word not in names), None)
+        if kind is bool:
+            settings["is_flag"] = True
+        elif get_origin(kind) is tuple:
+            settings["multiple"] = True
+        return click.Option([name, *names], help=help, metavar=metavar, **settings)
+
+    return make
+
+
+def argument(help: str, metavar: str | None = None, **settings: Any) -> MakeParameter:
+    """Say that a parameter is an argument; one that may be None may be omitted, and a tuple has all that are left.
+
+    Args:
+        help: its line in the help of the command.
+        metavar: what stands for it in the help, if not the name of the parameter.
+        settings: those of click.Argument.
+    """
+
+    def make(name: str, kind: Any) -> click.Parameter:
+        if get_origin(kind) is tuple:
+            settings["nargs"] = -1
+        elif NoneType in get_args(kind):
+            settings["required"] = False
+        return click.Argument([name], help=help, metavar=metavar, **settings)
+
+    return make
 
 
 # Completion
@@ -59,50 +115,46 @@ def _complete(
     return [each for each in ids if each.startswith(incomplete)]
 
 
-# Arguments and options, as decorators
+# What several commands have
 
-directory = click.argument(
-    "directory",
-    metavar="DIR",
-    help="The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted if "
-    "GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
-)
-thread = click.argument("thread", help="The thread's id, or a unique prefix of it.", shell_complete=complete_thread)
-maybe_thread = click.argument("thread", required=False, help="Only this thread.", shell_complete=complete_thread)
-checkpoint_id = click.option(
-    "--checkpoint",
-    "-c",
-    metavar="ID",
-    help="The checkpoint, shortened to a unique beginning or end. Default: the latest.",
-    shell_complete=_complete_checkpoint,
-)
-namespace = click.option("--ns", metavar="NS", default="", help="The namespace of a nested graph.", show_default=False)
-app = click.option("--app", metavar="MODULE:OBJECT", required=True, help="The graph, or a function that returns it.")
-maybe_app = click.option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that returns it.")
-output = click.option(
-    "--output", "-o", metavar="FILE", default="-", help="The file to write; - is standard output.", show_default=False
-)
-dry_run = click.option("--dry-run", is_flag=True, help="Only report what would be done.")
-run_input = click.option(
-    "--input",
-    "-i",
-    "given",
-    metavar="JSON",
-    default="{}",
-    help="The input of the run: a JSON object; - reads it from standard input.",
-)
-assign = click.option(
-    "--set",
-    "-s",
-    "assign",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A value to merge into the state: JSON, otherwise text; repeatable.",
-)
-interval = click.option(
-    "--interval",
-    type=Seconds(0.01),
-    default=1.0,
-    metavar="SECONDS",
-    help="The polling interval where there are no file events.",
-)
+Directory: TypeAlias = Annotated[
+    str,
+    argument(
+        "The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted if "
+        "GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
+        "DIR",
+    ),
+]
+Thread: TypeAlias = Annotated[
+    str, argument("The thread's id, or a unique prefix of it.", shell_complete=complete_thread)
+]
+MaybeThread: TypeAlias = Annotated[str | None, argument("Only this thread.", shell_complete=complete_thread)]
+CheckpointId: TypeAlias = Annotated[
+    str | None,
+    option(
+        "The checkpoint, shortened to a unique beginning or end. Default: the latest.",
+        "-c",
+        "ID",
+        shell_complete=_complete_checkpoint,
+    ),
+]
+Namespace: TypeAlias = Annotated[str, option("The namespace of a nested graph.", "NS", default="", show_default=False)]
+App: TypeAlias = Annotated[str, option("The graph, or a function that returns it.", "MODULE:OBJECT", required=True)]
+MaybeApp: TypeAlias = Annotated[str | None, option("The graph, or a function that returns it.", "MODULE:OBJECT")]
+Output: TypeAlias = Annotated[
+    str, option("The file to write; - is standard output.", "-o", "FILE", default="-", show_default=False)
+]
+DryRun: TypeAlias = Annotated[bool, option("Only report what would be done.")]
+RunInput: TypeAlias = Annotated[
+    str,
+    option(
+        "The input of the run: a JSON object; - reads it from standard input.", "--input", "-i", "JSON", default="{}"
+    ),
+]
+Assign: TypeAlias = Annotated[
+    tuple[str, ...],
+    option("A value to merge into the state: JSON, otherwise text; repeatable.", "--set", "-s", "KEY=VALUE"),
+]
+Interval: TypeAlias = Annotated[
+    float, option("The polling interval where there are no file events.", "SECONDS", type=Seconds(0.01), default=1.0)
+]

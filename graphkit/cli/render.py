@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from graphkit._values.frozen import to_plain
 from graphkit._wording import count_cells
-from graphkit.cli.cells import Kind, format_cell, short_ids, short_names
+from graphkit.cli.cells import Figure, Kind, format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json
 
 if TYPE_CHECKING:
@@ -93,24 +93,17 @@ View = Table | Card | Text | Message
 
 
 _COLOURS: Final = {
-    "interrupted": 33,
-    "failed": 31,
-    "damaged": 31,
-    "sealed": 33,
-    "finished": 32,
-    "running": 36,
-    "queued": 36,
-    "sleeping": 36,
-    "added": 32,
-    "removed": 31,
-    "changed": 33,
-    "ok": 32,
+    **dict.fromkeys(("failed", "damaged"), 31),
+    **dict.fromkeys(("finished", "ok"), 32),
+    **dict.fromkeys(("interrupted", "sealed"), 33),
+    **dict.fromkeys(("running", "queued", "sleeping"), 36),
 }
 """The words that have a colour at a terminal, and its number among the terminal's codes."""
 _BOLD: Final = 1
 _DIM: Final = 2
-_RIGHT_ALIGNED: Final = frozenset({"bytes", "number", "seconds"})
-_SECONDARY_KINDS: Final = frozenset({"bytes", "number", "seconds", "age", "list"})
+_FIGURE_KINDS: Final = frozenset(get_args(Figure))
+_RIGHT_ALIGNED: Final = _FIGURE_KINDS - {"list"}
+_SECONDARY_KINDS: Final = _FIGURE_KINDS | {"age"}
 """The kinds of columns that are dim at a terminal."""
 
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {}, ())
@@ -242,8 +235,6 @@ _MIN_TEXT_WIDTH: Final = 7
 """No text is cut below this."""
 _MIN_PAYLOAD_WIDTH: Final = 24
 """Below this a payload is cut only when no other text is left."""
-_FIGURE_KINDS: Final = frozenset({"bytes", "seconds", "number", "list"})
-"""Kinds that may be dropped, but make no sense when cut."""
 _DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
 """Kinds that may be dropped, those first that are dropped before the others."""
 

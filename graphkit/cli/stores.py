@@ -1,9 +1,8 @@
 """Opens the stores that the user typed, and displays stored values whose types only the application knows.
 
 A store is a directory, `kind:argument`, or a PostgreSQL URL. Stored data has the name of a type and
-its fields; graphkit imports nothing of that name. If a reader fails because a type is not
-registered, its error has the decoded data. From these a placeholder type is made, a class with the
-same name and fields; it is registered, and the command runs again.
+its fields; graphkit imports nothing of that name. A placeholder type, a class with the same name and
+fields, stands for a type that is not registered.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from collections import namedtuple
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import field, make_dataclass
-from functools import wraps
+from dataclasses import make_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
+from typing import Any, Final, NamedTuple
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointSerializationError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
 
 FILE: Final = "file"
 POSTGRES: Final = "postgres"
@@ -168,8 +167,6 @@ def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:
 
 KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
 """The path of the file with the keys of sealed stores."""
-PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
-"""Types to register with each store that is opened; see `with_placeholder_types`."""
 _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
 """Closes the stores that a command has opened."""
 
@@ -222,7 +219,6 @@ def open_store(
             escape(hide_passwords(name)),
             f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to",
         )
-    saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
 
 
@@ -260,13 +256,9 @@ def provide_stores(key_file: str | None) -> Iterator[None]:
     """Open the stores of the block with the keys of a file, if there is one, and close them at its end."""
     # Context variables, not arguments: most commands open stores, many of them in functions that they share.
     with ExitStack() as opened:
-        opened_before = _OPENED.set(opened)
-        key_file_before = KEY_FILE.set(key_file)
-        try:
-            yield
-        finally:
-            KEY_FILE.reset(key_file_before)
-            _OPENED.reset(opened_before)
+        opened.callback(_OPENED.reset, _OPENED.set(opened))
+        opened.callback(KEY_FILE.reset, KEY_FILE.set(key_file))
+        yield
 
 
 def _list_kinds() -> Sequence[str]:
@@ -405,79 +397,29 @@ def _suggest_entry(path: Path, *, are_files: bool) -> str:
 
 # Placeholder types
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-_PYDANTIC_PARTS: Final = 5
-"""How many parts a stored pydantic model has; the other kinds have two."""
+@contextmanager
+def with_placeholder_types() -> Iterator[None]:
+    """Read values of unregistered types as objects of classes with the same names and fields.
 
+    As a decorator, it is for a command that only reads.
+    """
+    from graphkit._values.codec import MAKE_PLACEHOLDER
 
-def with_placeholder_types(command: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a command that only reads: it displays values of unregistered types by their fields."""
-
-    @wraps(command)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        placeholders = _Placeholders()
-        while True:
-            token = PLACEHOLDER_TYPES.set(tuple(placeholders.types.values()))
-            try:
-                return command(*args, **kwargs)
-            except CheckpointSerializationError as error:
-                if not placeholders.learn(error):
-                    raise
-            finally:
-                PLACEHOLDER_TYPES.reset(token)
-
-    return wrapper
+    token = MAKE_PLACEHOLDER.set(_make_placeholder)
+    try:
+        yield
+    finally:
+        MAKE_PLACEHOLDER.reset(token)
 
 
-@final
-class _Placeholders:
-    """The types found so far."""
-
-    def __init__(self) -> None:
-        self.types: dict[str, type] = {}
-        """By the name of the type for which a placeholder stands."""
-        self._parts: dict[str, tuple[str, dict[str, None]]] = {}
-        """For each its kind, and the names of its fields or members."""
-
-    def learn(self, error: CheckpointSerializationError) -> bool:
-        """Add the type that a reader did not know; return False if that cannot help."""
-        # The decoded data of a value begin with the name of its type and its content: the fields of a record by
-        # name, or the value of an enum. Anything else is an error of another kind.
-        raw = error.raw
-        type_name = error.type_name
-        if not isinstance(raw, tuple) or raw[:1] != (type_name,):
-            return False
-        content = raw[1]
-        fields = [str(content)]
-        if isinstance(content, Mapping):
-            fields = list(content)
-
-        # One value shows only its own fields: another value of the type may have more of them, or be another member
-        # of the enum. Then the reader fails again, and the placeholder grows. If it has all the fields and does not
-        # fit nevertheless, its kind is wrong: a NamedTuple is stored like a dataclass. Each round adds a field or
-        # changes the kind, so that the rounds end.
-        kind, names = self._parts.get(type_name, ("", {}))
-        if not kind:
-            kind = "flag" if isinstance(content, int) else "enum"
-            if isinstance(content, Mapping):
-                kind = "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
-        elif names.keys() >= set(fields):
-            if kind != "dataclass":
-                return False
-            kind = "namedtuple"
-        names.update(dict.fromkeys(fields))
-        self._parts[type_name] = kind, names
-        try:
-            self.types[type_name] = _make_placeholder(type_name, kind, list(names))
-        except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
-            return False
-        return True
-
-
-def _make_placeholder(type_name: str, kind: str, names: list[str]) -> type:
-    placeholder: type = _FACTORIES[kind](names)
+@cache
+def _make_placeholder(flavour: str, type_name: str, parts: tuple[Any, ...]) -> type | None:
+    """Make the class of a value: of its fields, or of what its Enum stores; None if no class can have these."""
+    try:
+        placeholder: type = _make_class(flavour, parts)
+    except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
+        return None
     module, _, name = type_name.rpartition(".")
     placeholder.__name__ = placeholder.__qualname__ = name
     placeholder.__module__ = module or "builtins"
@@ -486,20 +428,19 @@ def _make_placeholder(type_name: str, kind: str, names: list[str]) -> type:
     return placeholder
 
 
-def _make_model(names: list[str]) -> type:
+def _make_class(flavour: str, parts: tuple[Any, ...]) -> Any:
+    if flavour == "dataclass":
+        return make_dataclass("Placeholder", parts)
+    if flavour == "namedtuple":
+        return namedtuple("Placeholder", parts)  # noqa: PYI024 - data
+    if flavour == "enum" and isinstance(parts[0], int):
+        return enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP)
+    if flavour == "enum":
+        return enum.Enum("Placeholder", {part: part for part in parts})
     import warnings
 
     from pydantic import create_model
 
     with warnings.catch_warnings(action="ignore"):  # about names that pydantic reserves
-        fields: dict[str, Any] = dict.fromkeys(names, (Any, None))
-        return create_model("Placeholder", **fields)  # type: ignore[no-any-return]
-
-
-_FACTORIES: Final[Mapping[str, Callable[[list[str]], Any]]] = {
-    "dataclass": lambda names: make_dataclass("Placeholder", [(name, Any, field(default=None)) for name in names]),
-    "namedtuple": lambda names: namedtuple("Placeholder", names, defaults=[None] * len(names)),  # noqa: PYI024 - data
-    "enum": lambda names: enum.Enum("Placeholder", {name: name for name in names}),
-    "flag": lambda _: enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP),
-    "pydantic": _make_model,
-}
+        fields: dict[str, Any] = dict.fromkeys(parts, (Any, None))
+        return create_model("Placeholder", **fields)

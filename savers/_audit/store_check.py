@@ -526,8 +526,8 @@ class StoreChecker:
         """Return how the store differs from what the log says.
 
         Raises:
-            CheckpointSerializationError: a type of a stored value is not registered. It is no problem of the
-                store, and readers that make placeholders for such types learn it from the error.
+            CheckpointSerializationError: a type of a stored value is not registered, which is no problem of the
+                store.
         """
         # An operation may change the store after the log was read. What is really wrong stays wrong.
         problems = self._compare()

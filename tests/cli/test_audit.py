@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64encode
+from dataclasses import make_dataclass
 
 import pytest
 
@@ -130,12 +131,14 @@ def test_what_is_no_audit_log_is_refused(audited):
 
 
 def test_a_store_with_values_of_types_that_are_not_registered_is_compared(tmp_path):
-    store = FileSystemSaver(tmp_path / "store", fsync="never", types=[Colour])
-    state = {"colour": Colour.RED}
-    with AuditLog(tmp_path / "log") as log:
-        audited = AuditedSaver(store, log)
-        audited.put("t", made(state))
-        audited.put_writes("t", {"answer": Colour.RED})
+    for fields in ["x"], ["x", "y"], ["x"]:  # one type, to which a field was added meanwhile
+        point = make_dataclass("Point", fields)
+        store = FileSystemSaver(tmp_path / "store", fsync="never", types=[Colour, point])
+        state = {"colour": Colour.RED, "point": point(*fields)}
+        with AuditLog(tmp_path / "log") as log:
+            audited = AuditedSaver(store, log)
+            audited.put("t", made(state))
+            audited.put_writes("t", {"answer": Colour.RED})
     verify = ["audit", "verify", tmp_path / "log", "--store", tmp_path / "store"]
     assert graphkit(*verify).code == 0
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import START, schedules
+from graphkit import START, operations, schedules
 from savers import FileSystemSaver
 from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, read_json
 
@@ -206,6 +206,16 @@ def test_a_thread_that_waits_is_cancelled_at_once(waiting):
     assert graphkit("cancel", waiting, "t", "--reason", "sold out").out == "t is cancelled\n"
     assert read_json("cancel", waiting, "t") == {"thread": "t", "status": "cancelled", "accepted": False}
     assert graphkit("cancel", waiting, "t").out == "t is cancelled: nothing to stop\n"
+
+
+@pytest.mark.parametrize("command", ["cancel", "pause"])
+def test_a_run_that_ends_meanwhile_and_leaves_no_thread_is_said_to_have_ended(monkeypatch, waiting, command):
+    def release(saver, thread_id, **_):
+        saver.release(thread_id)
+        return False
+
+    monkeypatch.setattr(operations, command, release)
+    assert graphkit(command, waiting, "t").out == "t has ended, and its thread was released or deleted\n"
 
 
 def test_every_command_shows_that_a_thread_was_cancelled_and_why(waiting, shop):

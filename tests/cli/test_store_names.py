@@ -200,8 +200,9 @@ def test_no_result_shows_a_password(databases, store, tmp_path):
     database.execute(f"create table checkpoints ({key}, parent_checkpoint_id, type, checkpoint, metadata)")
     database.execute(f"create table writes ({key}, task_id, idx, channel, type, value)")
     database.close()
-    done = graphkit("import-langgraph-sqlite", tmp_path / "langgraph.db", name)
-    assert (done.code, done.out) == (0, f"imported 0 checkpoints to {hide_passwords(name)}; 0 threads, verified\n")
+    for words, environment in (([name], {}), ([], {"GRAPHKIT_DIR": name})):
+        done = graphkit("import-langgraph-sqlite", tmp_path / "langgraph.db", *words, **environment)
+        assert (done.code, done.out) == (0, f"imported 0 checkpoints to {hide_passwords(name)}; 0 threads, verified\n")
     for more in ([], ["--json"], ["--dry-run"], ["--dry-run", "--json"]):
         done = graphkit("copy", store, "order-18", "--to", name, "--no-versions", *more)
         assert (done.code, SECRET in done.out + done.err, "***@host" in done.out) == (0, False, True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from enum import Enum, Flag
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeAlias, final
@@ -33,6 +34,7 @@ from graphkit._values.codec.scalars import (
 from graphkit._values.codec.type_registry import (
     ApplicationType,
     FieldsError,
+    Flavour,
     TypeRegistry,
     UnstorableError,
     describe_type,
@@ -48,11 +50,25 @@ MAX_DEPTH: Final = 500
 """How deeply containers may be nested. msgpack reads 1024 levels; a record occupies several of
 them."""
 
+MAKE_PLACEHOLDER: Final[ContextVar[Callable[[Flavour, str, tuple[Any, ...]], type | None]]] = ContextVar(
+    "MAKE_PLACEHOLDER", default=lambda *_: None
+)
+"""Makes the class of a value whose type is not registered; by default there is none.
+
+It gets the flavour and the name of the type, and the names of the value's fields, or what the Enum stores.
+"""
+
 PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
 
 _SETS: Final = frozenset({set, frozenset, FrozenSet})
-_MARK_OF: Final = {"enum": ENUM, "namedtuple": NAMEDTUPLE, "dataclass": DATACLASS, "pydantic": PYDANTIC}
+_FLAVOURS: Final[Mapping[int, Flavour]] = {
+    ENUM: "enum",
+    NAMEDTUPLE: "namedtuple",
+    DATACLASS: "dataclass",
+    PYDANTIC: "pydantic",
+}
+_MARK_OF: Final = {flavour: mark for mark, flavour in _FLAVOURS.items()}
 """The marks of application types, by their flavour."""
 _FindType: TypeAlias = Callable[[type], ApplicationType | None]
 """Returns the application type of a class; None if its objects may not be stored."""
@@ -269,11 +285,7 @@ class Reader:
         if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
-        found = self._types.find(name)
-        if len(found) != 1:
-            reason = explain_ambiguous(found) if found else explain_unknown(name)
-            raise CheckpointSerializationError("", name, reason, raw)
-        (entry,) = found
+        entry = self._find_type(number, raw)
         if _MARK_OF[entry.flavour] != number:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
@@ -300,6 +312,21 @@ class Reader:
             )
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
+
+    def _find_type(self, number: int, raw: tuple[Any, ...]) -> ApplicationType:
+        """Return the registered type of a record, or else a placeholder."""
+        name, value, *_ = raw
+        found = self._types.find(name)
+        if len(found) == 1:
+            return found[0]
+        parts = tuple(value) if type(value) is FrozenDict else (value,)
+        flavour = _FLAVOURS[number]
+        placeholder = MAKE_PLACEHOLDER.get()(flavour, name, parts)
+        if placeholder is None:
+            reason = explain_ambiguous(found) if found else explain_unknown(name)
+            raise CheckpointSerializationError("", name, reason, raw)
+        # Not by its name: the next value may have other fields, and so another class.
+        return self._types.by_type.setdefault(placeholder, ApplicationType(name, placeholder, flavour))
 
 
 def read_dict(mapping: dict[Any, Any]) -> FrozenDict:

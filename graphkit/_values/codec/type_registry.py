@@ -243,7 +243,9 @@ class TypeRegistry:
         if known is not None:
             return [known]
         with self._lock:
-            return [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
+            entries = self.by_type.items()
+            # By name, placeholders are not registered.
+            return [entry for cls, entry in entries if entry.name in self._by_name and is_renamed(name, cls)]
 
 
 _BUILTINS: Final = (list, dict, set, frozenset, str, bytes, bytearray, int, float, complex, BaseException, type)

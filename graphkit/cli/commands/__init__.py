@@ -1,6 +1,7 @@
 """The commands of graphkit: where each one is, and its line in the help.
 
-Both stand here so that the help, and a command that does not exist, need no import of any command.
+A command is the function of its name in its module, such as `audit_list`. Names and lines stand here so that
+the help, and a command that does not exist, need no import of any command.
 """
 
 from __future__ import annotations

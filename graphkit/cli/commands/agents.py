@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, final
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, final
 
 from graphkit._options import parse_json
 from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._to_thread import step_through
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import argument, option
 from graphkit.cli.render import Message, Text
 from graphkit.cli.resolve import search_modules_here
 from graphkit.cli.values import (
@@ -37,10 +35,9 @@ if TYPE_CHECKING:
 _APPROVAL_KEYS: Final = frozenset({"tool", "arguments", "id"})
 _MESSAGES: Final = "messages"
 
-_agent_file = click.argument("file", help="The YAML file of the agent.")
+_AgentFile: TypeAlias = Annotated[str, argument("The YAML file of the agent.")]
 
 
-@click.command("agents-schema", cls=Command)
 def agents_schema(_context: CliContext) -> Text:
     """Print the JSON schema of agent files.
 
@@ -55,9 +52,7 @@ def agents_schema(_context: CliContext) -> Text:
     return Text(json.dumps(schema, indent=2), schema)
 
 
-@click.command("agents-check", cls=Command)
-@_agent_file
-def agents_check(context: CliContext, file: str) -> Message:
+def agents_check(context: CliContext, file: _AgentFile) -> Message:
     """Check an agent file.
 
     The command imports the modules that the file names, but makes no store, connects to no MCP
@@ -82,15 +77,18 @@ def agents_check(context: CliContext, file: str) -> Message:
     return Message(f"{escape(file)} is valid: agent {escape(config.name)}, {steps}", data)
 
 
-@click.command("agents-run", cls=Command)
-@_agent_file
-@click.option(
-    "--thread",
-    "-t",
-    metavar="THREAD",
-    help="The conversation to start or to continue. Default: a new one, with an id that the agent makes.",
-)
-def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[Text | Message]:
+def agents_run(
+    context: CliContext,
+    file: _AgentFile,
+    thread: Annotated[
+        str | None,
+        option(
+            "The conversation to start or to continue. Default: a new one, with an id that the agent makes.",
+            "-t",
+            "THREAD",
+        ),
+    ],
+) -> Iterator[Text | Message]:
     """Run a conversation with an agent.
 
     Each line of standard input is a message; Ctrl-D ends the conversation. The answer appears while

@@ -6,15 +6,12 @@ import importlib
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-import click
-
-from graphkit.cli import options
 from graphkit.cli.cells import Row
-from graphkit.cli.command import Command
 from graphkit.cli.commands.transfer import write_to_file
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import Output, argument, option
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import escape, pluralize
@@ -32,29 +29,20 @@ _COLUMNS: Final = (
 )
 _PROBLEMS: Final = (Column("where", "WHERE"), Column("reason", "PROBLEM"))
 
-_log = click.argument("log", metavar="DIR", help="The directory of the audit log.")
-_digest_key = click.option(
-    "--digest-key",
-    metavar="FILE",
-    help="The key of the log's digests, in a key file; needed if ids and principals are keyed.",
-)
+_Log: TypeAlias = Annotated[str, argument("The directory of the audit log.", "DIR")]
+_DigestKey: TypeAlias = Annotated[
+    str | None, option("The key of the log's digests, in a key file; needed if ids and principals are keyed.", "FILE")
+]
 
 
-@click.command("audit-list", cls=Command)
-@_log
-@click.option("--who", metavar="NAME", help="Only what was done on behalf of this principal.")
-@click.option("--thread", metavar="ID", help="Only what was done with this thread; its whole id.")
-@click.option("--since", metavar="AGE", help="Only what began in this time: 12h, 30d.")
-@click.option("--operation", metavar="NAME", help="Only this method of the saver, such as put or delete.")
-@_digest_key
 def audit_list(
     context: CliContext,
-    log: str,
-    who: str | None,
-    thread: str | None,
-    since: str | None,
-    operation: str | None,
-    digest_key: str | None,
+    log: _Log,
+    who: Annotated[str | None, option("Only what was done on behalf of this principal.", "NAME")],
+    thread: Annotated[str | None, option("Only what was done with this thread; its whole id.", "ID")],
+    since: Annotated[str | None, option("Only what began in this time: 12h, 30d.", "AGE")],
+    operation: Annotated[str | None, option("Only this method of the saver, such as put or delete.", "NAME")],
+    digest_key: _DigestKey,
 ) -> Table:
     """List who did what, when, and how it ended.
 
@@ -71,20 +59,14 @@ def audit_list(
     return Table(_COLUMNS, rows, empty="no records", summary=pluralize(len(rows), "record"))
 
 
-@click.command("audit-verify", cls=Command)
-@_log
-@click.option("--store", metavar="STORE", help="The store that was audited: also compare it with the log.")
-@click.option("--public-key", metavar="FILE", help="A PEM file: also check the signatures of the log's heads.")
-@click.option("--expect-head", metavar="NUMBER:DIGEST", help="A head that an earlier verify has shown.")
-@_digest_key
-@with_placeholder_types
+@with_placeholder_types()
 def audit_verify(
     _context: CliContext,
-    log: str,
-    store: str | None,
-    public_key: str | None,
-    expect_head: str | None,
-    digest_key: str | None,
+    log: _Log,
+    store: Annotated[str | None, option("The store that was audited: also compare it with the log.", "STORE")],
+    public_key: Annotated[str | None, option("A PEM file: also check the signatures of the log's heads.", "FILE")],
+    expect_head: Annotated[str | None, option("A head that an earlier verify has shown.", "NUMBER:DIGEST")],
+    digest_key: _DigestKey,
 ) -> Message:
     """Find what was changed in a log or its store.
 
@@ -117,10 +99,7 @@ def audit_verify(
     return Message(sentence, data, CheckpointCorruptionError.exit_code, table=table)
 
 
-@click.command("audit-export", cls=Command)
-@_log
-@options.output
-def audit_export(context: CliContext, log: str, output: str) -> Message | None:
+def audit_export(context: CliContext, log: _Log, output: Output) -> Message | None:
     """Write the entries of a log as JSON lines.
 
     They are for an auditor who verifies them without graphkit: docs/security.md has the fields and the

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
-
-import click
+from functools import partial
+from typing import Annotated, Any, Final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
-from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_stop, format_command, interrupt_row, status_of
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import (
+    Assign,
+    CheckpointId,
+    Directory,
+    MaybeApp,
+    MaybeThread,
+    Namespace,
+    Thread,
+    argument,
+    option,
+)
 from graphkit.cli.render import Card, Column, Message, Table, show
 from graphkit.cli.resolve import (
     find_checkpoint,
@@ -38,7 +46,7 @@ from graphkit.cli.values import (
     parse_json_or_text,
     pluralize,
 )
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.errors import CheckpointerError
 
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -60,10 +68,7 @@ _QUESTION_COLUMNS: Final = (
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
-@click.command("interrupts", cls=Command)
-@options.directory
-@options.maybe_thread
-def interrupts(context: CliContext, directory: str, thread: str | None) -> Table:
+def interrupts(context: CliContext, directory: Directory, thread: MaybeThread) -> Table:
     """List the pending interrupts: where they wait, since when, and what they ask.
 
     A run that waits for a timer is not among them; `threads` and `show` say until when it sleeps.
@@ -79,47 +84,38 @@ def interrupts(context: CliContext, directory: str, thread: str | None) -> Table
     return Table(columns, rows, empty="no pending interrupts", summary=summary)
 
 
-@with_placeholder_types
+@with_placeholder_types()
 def _read_interrupts(context: CliContext, directory: str, thread: str | None) -> list[Row]:
     """Return the pending interrupts of a thread, or of all threads (None), the newest first."""
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     rows: list[Row] = []
-    failures: list[CheckpointerError] = []
     for thread_id in threads:
         try:
             rows += map(interrupt_row, saver.interrupts(thread_id))
-        except CheckpointSerializationError:  # a type is not registered
-            raise
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            failures.append(error)
-
-    for failure in failures:
-        context.warn(f"graphkit: {failure}")
+            context.warn(f"graphkit: {error}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
     return rows
 
 
-@click.command("answer", cls=Command)
-@options.directory
-@options.maybe_thread
-@click.option(
-    "--value",
-    "-v",
-    metavar="JSON",
-    help="The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard input.",
-)
-@click.option("--text", metavar="TEXT", help="The answer as text, without quotes.")
-@click.option("--interrupt", "-i", metavar="ID", help="The interrupt to answer, if several are pending.")
 def answer(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    value: str | None,
-    text: str | None,
-    interrupt: str | None,
+    directory: Directory,
+    thread: MaybeThread,
+    value: Annotated[
+        str | None,
+        option(
+            "The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard "
+            "input.",
+            "-v",
+            "JSON",
+        ),
+    ],
+    text: Annotated[str | None, option("The answer as text, without quotes.", "TEXT")],
+    interrupt: Annotated[str | None, option("The interrupt to answer, if several are pending.", "-i", "ID")],
 ) -> Message:
     """Answer a pending interrupt.
 
@@ -229,29 +225,19 @@ def _ask_for_answer(context: CliContext, saver: BaseCheckpointSaver, row: Row) -
         return True
 
 
-@click.command("update", cls=Command)
-@options.directory
-@options.thread
-@options.assign
-@click.option(
-    "--as-node",
-    metavar="NODE",
-    help="Act as if this node had returned the values; its edge decides the next node. Requires --app.",
-)
-@click.option("--goto", metavar="NODE", help="The next node. Requires --app.")
-@options.checkpoint_id
-@options.namespace
-@options.maybe_app
 def update(
     _context: CliContext,
-    directory: str,
-    thread: str,
-    assign: tuple[str, ...],
-    as_node: str | None,
-    goto: str | None,
-    checkpoint: str | None,
-    ns: str,
-    app: str | None,
+    directory: Directory,
+    thread: Thread,
+    assign: Assign,
+    as_node: Annotated[
+        str | None,
+        option("Act as if this node had returned the values; its edge decides the next node. Requires --app.", "NODE"),
+    ],
+    goto: Annotated[str | None, option("The next node. Requires --app.", "NODE")],
+    checkpoint: CheckpointId,
+    ns: Namespace,
+    app: MaybeApp,
 ) -> Message:
     """Correct the state of a thread, or the node at which it continues.
 
@@ -295,19 +281,13 @@ def update(
     return Message(sentence, data)
 
 
-@click.command("fork", cls=Command)
-@options.directory
-@options.thread
-@click.argument("target", metavar="NEW", help="The id of the new thread.")
-@options.checkpoint_id
-@options.maybe_app
 def fork(
     context: CliContext,
-    directory: str,
-    thread: str,
-    target: str,
-    checkpoint: str | None,
-    app: str | None,
+    directory: Directory,
+    thread: Thread,
+    target: Annotated[str, argument("The id of the new thread.", "NEW")],
+    checkpoint: CheckpointId,
+    app: MaybeApp,
 ) -> Message:
     """Branch a new thread off a checkpoint.
 
@@ -334,12 +314,13 @@ def fork(
     return Message(sentence, data)
 
 
-@click.command("rollback", cls=Command)
-@options.directory
-@options.thread
-@click.argument("checkpoint", help="The checkpoint to go back to; may be shortened.")
-@options.maybe_app
-def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, app: str | None) -> Message:
+def rollback(
+    context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    checkpoint: Annotated[str, argument("The checkpoint to go back to; may be shortened.")],
+    app: MaybeApp,
+) -> Message:
     """Go back to an older checkpoint.
 
     The command appends a copy of it as the latest checkpoint, and removes nothing. Interrupts that
@@ -370,11 +351,12 @@ def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, 
     return Message(sentence, data)
 
 
-@click.command("cancel", cls=Command)
-@options.directory
-@options.thread
-@click.option("--reason", metavar="TEXT", help="Why; it is stored with the thread.")
-def cancel(_context: CliContext, directory: str, thread: str, reason: str | None) -> Message:
+def cancel(
+    _context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    reason: Annotated[str | None, option("Why; it is stored with the thread.", "TEXT")],
+) -> Message:
     """Cancel the run of a thread, whichever process runs it.
 
     A run that is going on ends before its next node, with everything stored. A thread that waits is
@@ -384,16 +366,10 @@ def cancel(_context: CliContext, directory: str, thread: str, reason: str | None
     """
     from graphkit import operations
 
-    saver = open_store(directory)
-    thread_id = find_thread(saver, thread)
-    is_accepted = operations.cancel(saver, thread_id, reason=reason)
-    return _describe_request(saver, thread_id, is_accepted=is_accepted, done="cancelled", doing="it ends")
+    return _stop(partial(operations.cancel, reason=reason), directory, thread, done="cancelled", doing="ends")
 
 
-@click.command("pause", cls=Command)
-@options.directory
-@options.thread
-def pause(_context: CliContext, directory: str, thread: str) -> Message:
+def pause(_context: CliContext, directory: Directory, thread: Thread) -> Message:
     """Stop the run of a thread before its next node, whichever process runs it.
 
     Everything is stored. `graphkit resume` continues it.
@@ -402,22 +378,24 @@ def pause(_context: CliContext, directory: str, thread: str) -> Message:
     """
     from graphkit import operations
 
+    return _stop(operations.pause, directory, thread, done="interrupted", doing="stops")
+
+
+def _stop(
+    stop: Callable[[BaseCheckpointSaver, str], bool], directory: str, thread: str, *, done: str, doing: str
+) -> Message:
+    """Ask the run of a thread to stop, and return what became of the request."""
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    is_accepted = operations.pause(saver, thread_id)
-    return _describe_request(saver, thread_id, is_accepted=is_accepted, done="interrupted", doing="it stops")
-
-
-def _describe_request(
-    saver: BaseCheckpointSaver, thread_id: str, *, is_accepted: bool, done: str, doing: str
-) -> Message:
-    """Return what became of a request to the run of a thread."""
+    is_accepted = stop(saver, thread_id)
     status = status_of(saver, thread_id)
     sentence = f"{escape(thread_id)} is {status}"
-    if not is_accepted:
+    if status is None:
+        sentence = f"{escape(thread_id)} has ended, and its thread was released or deleted"
+    elif not is_accepted:
         sentence += ": nothing to stop"
     elif status != done:
-        sentence += f": {doing} before its next node"
+        sentence += f": it {doing} before its next node"
     return Message(sentence, {"thread": thread_id, "status": status, "accepted": is_accepted})
 
 

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, final
 
-import click
-
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists, SupportsRepair, SupportsVerify
-from graphkit.cli import options
 from graphkit.cli.cells import Row, format_bytes
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import Directory, DryRun, MaybeThread
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only
 from graphkit.cli.stores import call_for_entries, open_store
@@ -81,10 +78,7 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str |
         raise
 
 
-@click.command("verify", cls=Command)
-@options.directory
-@options.maybe_thread
-def verify(context: CliContext, directory: str, thread: str | None) -> Message:
+def verify(context: CliContext, directory: Directory, thread: MaybeThread) -> Message:
     """Read every byte and report problems.
 
     The command changes nothing and blocks no other process. Without a THREAD, it also reads
@@ -170,11 +164,7 @@ def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
             yield {"thread": None, **_pick(log, *_PROBLEM, "size", "entries")}
 
 
-@click.command("repair", cls=Command)
-@options.directory
-@options.maybe_thread
-@options.dry_run
-def repair(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
+def repair(context: CliContext, directory: Directory, thread: MaybeThread, dry_run: DryRun) -> Message:
     """Make damaged threads readable again, with every checkpoint that can still be rebuilt.
 
     The command sets the old bytes aside. For each thread it reports what it kept, what is lost and
@@ -282,16 +272,14 @@ class _RepairText:
 
     def _describe_thread(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
         name = directory if files[0].thread_id is None else escape(files[0].thread_id)
-        attempted = [file for file in files if not file.refused]
-        count = sum(file.kept for file in attempted)
+        # Of a file that was refused nothing was kept, and nothing lost.
+        count = sum(file.kept for file in files)
         kept = pluralize(count, "checkpoint") if count else "nothing"
-        losses = [loss for file in attempted for loss in file.lost]
-        lost = "nothing"
-        if losses:
-            lost = pluralize(_count_lost_records(attempted), "record")
+        losses = [loss for file in files for loss in file.lost]
+        lost = pluralize(_count_lost_records(files), "record") if losses else "nothing"
         if any(loss.records is None for loss in losses):
             lost = f"at least {lost}"
-        yield f"{name}: {self._balance(not attempted, kept, lost)}"
+        yield f"{name}: {self._balance(all(file.refused for file in files), kept, lost)}"
 
         for file in files:
             yield _describe_problem(file.before)

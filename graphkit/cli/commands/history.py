@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any, Final
-
-import click
+from typing import Annotated, Any, Final
 
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
@@ -16,10 +14,9 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
-from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import ROWS, Directory, MaybeThread, Namespace, Thread, argument, option
 from graphkit.cli.render import Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.stores import open_store
@@ -30,16 +27,15 @@ _MIN_SECONDS_OF_WAIT: Final = 1.0
 """Only a step that took longer may contain a wait, so that a history of fast steps needs no look at
 pending writes."""
 
-_ID: Final = Column("id", "CHECKPOINT", "id")
-_NODE: Final = Column("node", "NODE")
-_NEXT: Final = Column("next", "NEXT")
-_STATUS: Final = Column("status", "STATUS", "whole")
+_POSITION: Final = (
+    Column("id", "CHECKPOINT", "id"),
+    Column("node", "NODE"),
+    Column("next", "NEXT"),
+    Column("status", "STATUS", "whole"),
+)
 _CREATED: Final = Column("created", "CREATED", "age")
 _HISTORY_COLUMNS: Final = (
-    _ID,
-    _NODE,
-    _NEXT,
-    _STATUS,
+    *_POSITION,
     Column("source", "SOURCE"),
     Column("step", "STEP", "number"),
     _CREATED,
@@ -48,33 +44,18 @@ _HISTORY_COLUMNS: Final = (
     Column("tags", "TAGS", "list"),
 )
 _BRANCHES: Final = Column("branches", "", "whole")
-_SEARCH_COLUMNS: Final = (
-    Column("thread", "THREAD", "name"),
-    _ID,
-    _NODE,
-    _NEXT,
-    _STATUS,
-    _CREATED,
-)
+_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED)
 
 
-@click.command("history", cls=Command)
-@options.directory
-@options.thread
-@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N checkpoints.")
-@options.namespace
-@click.option("--source", help="Only checkpoints saved for this reason: input, loop, update, fork, ...")
-@click.option("--clean", is_flag=True, help="Only checkpoints that were reached without a failure.")
-@click.option("--node", help="Only checkpoints after this node.")
 def history(
     context: CliContext,
-    directory: str,
-    thread: str,
-    limit: int | None,
-    ns: str,
-    source: str | None,
-    clean: bool,
-    node: str | None,
+    directory: Directory,
+    thread: Thread,
+    limit: Annotated[int | None, option("Show at most N checkpoints.", "-n", "N", type=ROWS)],
+    ns: Namespace,
+    source: Annotated[str | None, option("Only checkpoints saved for this reason: input, loop, update, fork, ...")],
+    clean: Annotated[bool, option("Only checkpoints that were reached without a failure.")],
+    node: Annotated[str | None, option("Only checkpoints after this node.")],
 ) -> Table:
     """List the checkpoints of a thread, newest first.
 
@@ -222,23 +203,17 @@ def _parse_time(value: Any) -> datetime | None:
         return None
 
 
-@click.command("search", cls=Command)
-@options.directory
-@click.argument(
-    "metadata",
-    metavar="KEY=VALUE...",
-    nargs=-1,
-    required=True,
-    help="Metadata that a checkpoint must have; a value is JSON, otherwise text.",
-)
-@click.option("--thread", help="Only this thread.")
-@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N checkpoints.")
 def search(
     context: CliContext,
-    directory: str,
-    metadata: tuple[str, ...],
-    thread: str | None,
-    limit: int | None,
+    directory: Directory,
+    metadata: Annotated[
+        tuple[str, ...],
+        argument(
+            "Metadata that a checkpoint must have; a value is JSON, otherwise text.", "KEY=VALUE...", required=True
+        ),
+    ],
+    thread: Annotated[str | None, option("Only this thread.")],
+    limit: Annotated[int | None, option("Show at most N checkpoints.", "-n", "N", type=ROWS)],
 ) -> Table:
     """Find checkpoints by their metadata, in all threads, newest first. The command does not read states.
 
@@ -290,10 +265,7 @@ _History = Sequence[CheckpointInfo]
 """The checkpoints of a thread in one namespace, newest first."""
 
 
-@click.command("stats", cls=Command)
-@options.directory
-@options.maybe_thread
-def stats(context: CliContext, directory: str, thread: str | None) -> Card:
+def stats(context: CliContext, directory: Directory, thread: MaybeThread) -> Card:
     """Sum up a store or a thread.
 
     The summary has statuses, checkpoints, bytes, the rate and duration of saves, and the outcome of

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
-
-import click
+from typing import Annotated, Any, Final, NamedTuple
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
@@ -16,10 +14,9 @@ from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph
 from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
 from graphkit._values.frozen import to_plain
-from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread, argument, option
 from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
 from graphkit.cli.resolve import find_checkpoint, find_config, open_store_of
 from graphkit.cli.stores import load_langgraph, with_placeholder_types
@@ -51,24 +48,16 @@ _MAX_LENGTH: Final = 500
 """Characters of a value that `diff` shows."""
 
 
-@click.command("show", cls=Command)
-@options.directory
-@options.thread
-@options.checkpoint_id
-@click.option("--key", "-k", metavar="PATH", help="Only this part of the state: a.b[3].")
-@click.option("--keys", is_flag=True, help="Only the names of the keys and the types of their values.")
-@options.namespace
-@options.maybe_app
-@with_placeholder_types
+@with_placeholder_types()
 def show(
     context: CliContext,
-    directory: str,
-    thread: str,
-    checkpoint: str | None,
-    key: str | None,
-    keys: bool,
-    ns: str,
-    app: str | None,
+    directory: Directory,
+    thread: Thread,
+    checkpoint: CheckpointId,
+    key: Annotated[str | None, option("Only this part of the state: a.b[3].", "-k", "PATH")],
+    keys: Annotated[bool, option("Only the names of the keys and the types of their values.")],
+    ns: Namespace,
+    app: MaybeApp,
 ) -> View:
     """Show a checkpoint: its properties, its pending interrupts, and its state as a tree.
 
@@ -189,22 +178,15 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
     return None
 
 
-@click.command("diff", cls=Command)
-@options.directory
-@options.thread
-@click.argument("first", metavar="[FROM]", required=False, help="A checkpoint. Default: the one before the latest.")
-@click.argument("second", metavar="[TO]", required=False, help="A checkpoint. Default: the latest.")
-@options.namespace
-@options.maybe_app
-@with_placeholder_types
+@with_placeholder_types()
 def diff(
     context: CliContext,
-    directory: str,
-    thread: str,
-    first: str | None,
-    second: str | None,
-    ns: str,
-    app: str | None,
+    directory: Directory,
+    thread: Thread,
+    first: Annotated[str | None, argument("A checkpoint. Default: the one before the latest.", "[FROM]")],
+    second: Annotated[str | None, argument("A checkpoint. Default: the latest.", "[TO]")],
+    ns: Namespace,
+    app: MaybeApp,
 ) -> Message:
     """Compare two checkpoints.
 

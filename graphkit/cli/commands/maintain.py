@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import click
 
@@ -18,11 +18,10 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
-from graphkit.cli import options
 from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
-from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_only, find_thread, find_threads
 from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
@@ -37,14 +36,12 @@ from graphkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from graphkit._erasure import ErasureLedger, ErasureReport, Selection
+    from graphkit._erasure import ErasureLedger, ErasureReport
+
+_Yes: TypeAlias = Annotated[bool, option("Do not ask for confirmation.", "-y")]
 
 
-@click.command("compact", cls=Command)
-@options.directory
-@options.maybe_thread
-@options.dry_run
-def compact(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
+def compact(context: CliContext, directory: Directory, thread: MaybeThread, dry_run: DryRun) -> Message:
     """Free the bytes of replaced data, which can no longer be reached.
 
     Example: graphkit compact runs
@@ -61,10 +58,7 @@ def compact(context: CliContext, directory: str, thread: str | None, dry_run: bo
     return Message(f"freed {format_bytes(freed)}", {"freed": freed})
 
 
-@click.command("rotate", cls=Command)
-@options.directory
-@options.maybe_thread
-def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
+def rotate(context: CliContext, directory: Directory, thread: MaybeThread) -> Message:
     """Seal everything with the current key, the first of the key file.
 
     Rewrites what is plain or sealed with another key, released versions too. It can be interrupted
@@ -90,33 +84,20 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     return Message(text, vars(report))
 
 
-@click.command("prune", cls=Command)
-@options.directory
-@options.maybe_thread
-@click.option("--keep-last", type=click.IntRange(1), help="Keep this many checkpoints of each history.")
-@click.option("--older-than", metavar="AGE", help="Remove only checkpoints older than this: 12h, 30d.")
-@click.option("--keep-tag", "keep_tags", multiple=True, help="Keep checkpoints with this tag; repeatable.")
-@click.option("--interrupted", is_flag=True, help="Also remove checkpoints, or threads, with pending interrupts.")
-@click.option(
-    "--idle",
-    metavar="AGE",
-    help="Delete whole threads that no process has written to for this long: 12h, 30d.",
-)
-@click.option("--yes", "-y", is_flag=True, help="With --idle: do not ask for confirmation.")
-@click.option("--policy", metavar="FILE", help="Apply the retention policy of this YAML or JSON file.")
-@options.dry_run
 def prune(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    keep_last: int | None,
-    older_than: str | None,
-    keep_tags: tuple[str, ...],
-    interrupted: bool,
-    idle: str | None,
-    yes: bool,
-    policy: str | None,
-    dry_run: bool,
+    directory: Directory,
+    thread: MaybeThread,
+    keep_last: Annotated[int | None, option("Keep this many checkpoints of each history.", type=click.IntRange(1))],
+    older_than: Annotated[str | None, option("Remove only checkpoints older than this: 12h, 30d.", "AGE")],
+    keep_tags: Annotated[tuple[str, ...], option("Keep checkpoints with this tag; repeatable.", "--keep-tag")],
+    interrupted: Annotated[bool, option("Also remove checkpoints, or threads, with pending interrupts.")],
+    idle: Annotated[
+        str | None, option("Delete whole threads that no process has written to for this long: 12h, 30d.", "AGE")
+    ],
+    yes: Annotated[bool, option("With --idle: do not ask for confirmation.", "-y")],
+    policy: Annotated[str | None, option("Apply the retention policy of this YAML or JSON file.", "FILE")],
+    dry_run: DryRun,
 ) -> Message:
     """Remove old checkpoints, or delete idle threads.
 
@@ -214,32 +195,27 @@ def _prune_idle(
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
     kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
     sizes: dict[str, int] = {}
-    statuses: dict[str, str | None] = {}
+    waiting: list[str] = []
     for thread_id in threads:
         # The same moment before and after the question: the user confirms these threads, however long the answer takes.
         with failed.catch(thread_id):
-            for idle_id in saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                status = _find_status(saver, idle_id)
-                if status not in kept:
-                    sizes[idle_id] = saver.size(idle_id)
-                statuses[idle_id] = status
-    waiting = [thread_id for thread_id, status in statuses.items() if status == "interrupted"]
+            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                continue
+            status = _find_status(saver, thread_id)
+            if status not in kept:
+                sizes[thread_id] = saver.size(thread_id)
+            if status == "interrupted":
+                waiting.append(thread_id)
     chosen = [*sizes]
     size = sum(sizes.values())
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
-    idle = f"idle for {age}"
-    if waiting:
-        verb = "waits" if len(waiting) == 1 else "wait"
-        if interrupted:
-            idle += f" ({len(waiting)} of them {verb} for a human)"
-        else:
-            idle += f" ({len(waiting)} more {verb} for a human; --interrupted deletes those, too)"
-    if not chosen:
+    idle = f"idle for {age}{_count_waiting(len(waiting), interrupted=interrupted)}"
+    if dry_run or not chosen:
         failed.raise_if_any()
+    if not chosen:
         return Message(f"no thread is {idle}", data)
     what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
     if dry_run:
-        failed.raise_if_any()
         names = [f"    {escape(thread_id)}" for thread_id in chosen]
         return Message("\n".join([f"would delete {what}", *names]), data)
     data["deleted"] = []
@@ -258,6 +234,16 @@ def _prune_idle(
     return Message(text, data)
 
 
+def _count_waiting(count: int, *, interrupted: bool) -> str:
+    """Return how many of the idle threads wait for a human, in brackets."""
+    if not count:
+        return ""
+    verb = "waits" if count == 1 else "wait"
+    if interrupted:
+        return f" ({count} of them {verb} for a human)"
+    return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
+
+
 def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
     """Return the status of a thread; None if it is damaged or erased."""
     try:
@@ -268,12 +254,7 @@ def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
         return None
 
 
-@click.command("delete", cls=Command)
-@options.directory
-@options.thread
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@options.dry_run
-def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run: bool) -> Message:
+def delete(context: CliContext, directory: Directory, thread: Thread, yes: _Yes, dry_run: DryRun) -> Message:
     """Remove a thread with all its versions, and the files that repair set aside.
 
     The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
@@ -318,11 +299,7 @@ def confirm(context: CliContext, question: str) -> bool:
     return context.ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
-@click.command("release", cls=Command)
-@options.directory
-@options.thread
-@options.dry_run
-def release(_context: CliContext, directory: str, thread: str, dry_run: bool) -> Message:
+def release(_context: CliContext, directory: Directory, thread: Thread, dry_run: DryRun) -> Message:
     """End the active history of a thread.
 
     A checkpoint directory keeps it as a version. The thread is then empty.
@@ -344,39 +321,27 @@ def release(_context: CliContext, directory: str, thread: str, dry_run: bool) ->
     return Message(f"released {released} as version {tag.version}", data)
 
 
-@click.command("erase", cls=Command)
-@options.directory
-@click.option(
-    "--thread",
-    metavar="THREAD",
-    help="Erase this thread. Type the whole id.",
-    shell_complete=options.complete_thread,
-)
-@click.option(
-    "--where",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Erase the threads with a checkpoint that has this metadata; a value is JSON, otherwise text; repeatable.",
-)
-@click.option(
-    "--ledger",
-    metavar="FILE",
-    help="Record what is erased; without --thread and --where, erase again what was recorded before.",
-)
-@click.option("--ledger-key", metavar="FILE", help="The file with the key of the ledger: 16 random bytes or more.")
-@click.option("--full", is_flag=True, help="Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-@options.dry_run
 def erase(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    where: tuple[str, ...],
-    ledger: str | None,
-    ledger_key: str | None,
-    full: bool,
-    yes: bool,
-    dry_run: bool,
+    directory: Directory,
+    thread: Annotated[
+        str | None, option("Erase this thread. Type the whole id.", "THREAD", shell_complete=complete_thread)
+    ],
+    where: Annotated[
+        tuple[str, ...],
+        option(
+            "Erase the threads with a checkpoint that has this metadata; a value is JSON, otherwise text; repeatable.",
+            "KEY=VALUE",
+        ),
+    ],
+    ledger: Annotated[
+        str | None,
+        option("Record what is erased; without --thread and --where, erase again what was recorded before.", "FILE"),
+    ],
+    ledger_key: Annotated[str | None, option("The file with the key of the ledger: 16 random bytes or more.", "FILE")],
+    full: Annotated[bool, option("Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")],
+    yes: _Yes,
+    dry_run: DryRun,
 ) -> Message:
     """Delete threads, and leave no byte of them in the store, nor of their versions.
 
@@ -394,15 +359,23 @@ def erase(
         raise UsageError("say what to erase: --thread, --where, or --ledger for what was erased before")
     recorded = None if ledger is None else _open_ledger(ledger, ledger_key)
     saver = open_store(directory)
-    stores = _open_langgraph_stores(saver) if where else {}
-    metadata = parse_assignments(where, "--where")
-    selection = _select(saver, thread, metadata)
-    names = selection.thread_ids
-    missing = None if names else thread
-    if missing is not None:
-        what = f"what earlier deletes have left (there is no thread {escape(missing)})"
-    elif thread is not None or where:
+    names: Sequence[str] = []
+    stores: Mapping[str, Any] = {}
+    missing = None
+    if where:
+        metadata = parse_assignments(where, "--where")
+        stores = _open_langgraph_stores(saver)
+        selection = erasure.select_threads(saver, metadata)
+        names = selection.thread_ids
         what = _describe(saver, names, stores)
+    elif thread is not None:
+        # There may be others that begin with this. They are not meant: the user was told to type the whole id.
+        with suppress(CheckpointNotFoundError, UsageError):
+            names = [require_whole_id(saver, thread)]
+        missing = None if names else thread
+        what = f"what earlier deletes have left (there is no thread {escape(thread)})"
+        if names:
+            what = _describe(saver, names, stores)
     else:
         what = f"what {escape(str(ledger))} has recorded"
     if dry_run:
@@ -432,20 +405,6 @@ def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
     except OSError as error:
         raise CheckpointerConfigurationError(f"the key of the ledger cannot be read: {error}") from error
     return ErasureLedger(path, key=key)
-
-
-def _select(saver: BaseCheckpointSaver, typed: str | None, metadata: Mapping[str, Any]) -> Selection:
-    """Return the threads that the user means; none if the typed one is gone, or if the ledger has to say."""
-    from graphkit._erasure import Selection, select_threads
-
-    if metadata:
-        return select_threads(saver, metadata)
-    names: list[str] = []
-    if typed is not None:
-        # There may be others that begin with this. They are not meant: the user was told to type the whole id.
-        with suppress(CheckpointNotFoundError, UsageError):
-            names.append(require_whole_id(saver, typed))
-    return Selection(names, [])
 
 
 def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import click
 
@@ -16,7 +16,6 @@ from graphkit._records.context import ABSENT
 from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.writes import Submission
 from graphkit._wording import suggest
-from graphkit.cli import options
 from graphkit.cli.cells import (
     Row,
     describe_cancellation,
@@ -26,8 +25,19 @@ from graphkit.cli.cells import (
     is_after_node,
     status_of,
 )
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import (
+    App,
+    Assign,
+    CheckpointId,
+    Directory,
+    Interval,
+    MaybeApp,
+    RunInput,
+    Thread,
+    argument,
+    option,
+)
 from graphkit.cli.render import Column, Message, Table, Text, View, cut, show
 from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, join_some, load_app, require_saver
 from graphkit.cli.stores import open_store, with_placeholder_types
@@ -51,28 +61,21 @@ _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
 
 
-@click.command("run", cls=Command)
-@options.app
-@click.argument(
-    "directory",
-    metavar="DIR",
-    default="",
-    help="The checkpoint directory, created if it is missing. Default: GRAPHKIT_DIR, or else the graph's own saver.",
-)
-@click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: the default thread.")
-@options.run_input
-@click.option(
-    "--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with each checkpoint; repeatable."
-)
-@click.option("--max-iterations", type=click.IntRange(1), help="The maximum number of nodes to run.")
 def run(
     context: CliContext,
-    app: str,
-    directory: str,
-    thread: str | None,
-    given: str,
-    meta: tuple[str, ...],
-    max_iterations: int | None,
+    app: App,
+    directory: Annotated[
+        str,
+        argument(
+            "The checkpoint directory, created if it is missing. Default: GRAPHKIT_DIR, or else the graph's own saver.",
+            "DIR",
+            default="",
+        ),
+    ],
+    thread: Annotated[str | None, option("The thread. Default: the default thread.", "-t", "THREAD")],
+    given: RunInput,
+    meta: Annotated[tuple[str, ...], option("Metadata to store with each checkpoint; repeatable.", "-m", "KEY=VALUE")],
+    max_iterations: Annotated[int | None, option("The maximum number of nodes to run.", type=click.IntRange(1))],
 ) -> Iterator[View]:
     """Start a run, and print each step as it finishes.
 
@@ -90,23 +93,15 @@ def run(
     return _follow(context, graph, values, config, app=app, directory=directory)
 
 
-@click.command("submit", cls=Command)
-@options.directory
-@options.app
-@click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: a new one.")
-@options.run_input
-@click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with the run; repeatable.")
-@click.option("--at", metavar="TIME", help="Begin no earlier: 2026-12-01T08:00, local time unless it names a zone.")
-@click.option("--key", metavar="KEY", help="Submit once: another submit of this key to the thread changes nothing.")
 def submit(
     context: CliContext,
-    directory: str,
-    app: str,
-    thread: str | None,
-    given: str,
-    meta: tuple[str, ...],
-    at: str | None,
-    key: str | None,
+    directory: Directory,
+    app: App,
+    thread: Annotated[str | None, option("The thread. Default: a new one.", "-t", "THREAD")],
+    given: RunInput,
+    meta: Annotated[tuple[str, ...], option("Metadata to store with the run; repeatable.", "-m", "KEY=VALUE")],
+    at: Annotated[str | None, option("Begin no earlier: 2026-12-01T08:00, local time unless it names a zone.", "TIME")],
+    key: Annotated[str | None, option("Submit once: another submit of this key to the thread changes nothing.", "KEY")],
 ) -> Message:
     """Store a run for a worker to begin, and exit.
 
@@ -136,32 +131,18 @@ def submit(
     return Message(sentence, data)
 
 
-@click.command("resume", cls=Command)
-@options.directory
-@options.thread
-@options.app
-@options.checkpoint_id
-@click.option(
-    "--value",
-    "-v",
-    metavar="JSON",
-    help="The answer to the pending interrupt; - reads it from standard input.",
-)
-@options.assign
-@click.option(
-    "--recover", is_flag=True, help="If the latest checkpoint is damaged, continue from the newest readable one."
-)
-@click.option("--max-iterations", type=click.IntRange(1), help="The maximum number of nodes to run.")
 def resume(
     context: CliContext,
-    directory: str,
-    thread: str,
-    app: str,
-    checkpoint: str | None,
-    value: str | None,
-    assign: tuple[str, ...],
-    recover: bool,
-    max_iterations: int | None,
+    directory: Directory,
+    thread: Thread,
+    app: App,
+    checkpoint: CheckpointId,
+    value: Annotated[
+        str | None, option("The answer to the pending interrupt; - reads it from standard input.", "-v", "JSON")
+    ],
+    assign: Assign,
+    recover: Annotated[bool, option("If the latest checkpoint is damaged, continue from the newest readable one.")],
+    max_iterations: Annotated[int | None, option("The maximum number of nodes to run.", type=click.IntRange(1))],
 ) -> Iterator[View]:
     """Resume a thread, and print each step as it finishes.
 
@@ -297,14 +278,14 @@ def _stop_view(
             for stop in last.interrupts
         ],
     }
-    return Message(f"{name} stopped after {count} and waits {_describe_stops(last)}", data, hint=hint)
+    return Message(f"{name} stopped after {count} and waits {_describe_interrupts(last)}", data, hint=hint)
 
 
-def _describe_stops(output: InterruptionMetadata) -> str:
-    return "; ".join(_describe_stop(stop) for stop in output.interrupts)
+def _describe_interrupts(output: InterruptionMetadata) -> str:
+    return "; ".join(_describe_interrupt(stop) for stop in output.interrupts)
 
 
-def _describe_stop(stop: InterruptionMetadata) -> str:
+def _describe_interrupt(stop: InterruptionMetadata) -> str:
     if stop.due is not None:
         return f"in {escape(stop.node_id)} until {stop.due.isoformat(timespec='seconds')}"
     described = describe_stop(stop.when, stop.node_id, stop.reason())
@@ -316,23 +297,15 @@ def _describe_stop(stop: InterruptionMetadata) -> str:
 # worker
 
 
-@click.command("worker", cls=Command)
-@options.directory
-@options.app
-@click.option("--failed", is_flag=True, help="Also resume failed runs, with growing pauses.")
-@click.option("--once", is_flag=True, help="Exit when there is currently nothing to do.")
-@click.option("--concurrency", type=click.IntRange(1), default=1, metavar="N", help="How many threads to run at once.")
-@click.option("--policy", metavar="FILE", help="Apply the retention policy of this YAML or JSON file meanwhile.")
-@options.interval
 def worker(
     context: CliContext,
-    directory: str,
-    app: str,
-    failed: bool,
-    once: bool,
-    concurrency: int,
-    policy: str | None,
-    interval: float,
+    directory: Directory,
+    app: App,
+    failed: Annotated[bool, option("Also resume failed runs, with growing pauses.")],
+    once: Annotated[bool, option("Exit when there is currently nothing to do.")],
+    concurrency: Annotated[int, option("How many threads to run at once.", "N", type=click.IntRange(1), default=1)],
+    policy: Annotated[str | None, option("Apply the retention policy of this YAML or JSON file meanwhile.", "FILE")],
+    interval: Interval,
 ) -> Message:
     """Serve the runs of a directory.
 
@@ -357,7 +330,7 @@ def worker(
         text = "finished" if output.is_end else escape(output.node)
         if isinstance(output, InterruptionMetadata) and output.interrupts:
             interrupts = output.interrupts
-            text = f"waits {_describe_stops(output)}"
+            text = f"waits {_describe_interrupts(output)}"
         elif isinstance(output, InterruptionMetadata):
             text = describe_cancellation(output.metadata)
         when = context.now()
@@ -393,24 +366,20 @@ def worker(
 # graph
 
 
-@click.command("graph", cls=Command)
-@options.directory
-@click.argument("thread", required=False, help="The thread whose path to draw.")
-@options.checkpoint_id
-@options.maybe_app
-@click.option(
-    "--format",
-    "syntax",
-    type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
-    help="The syntax of the diagram. Default: text at a terminal, otherwise mermaid.",
-)
 def graph(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    checkpoint: str | None,
-    app: str | None,
-    syntax: str | None,
+    directory: Directory,
+    thread: Annotated[str | None, argument("The thread whose path to draw.")],
+    checkpoint: CheckpointId,
+    app: MaybeApp,
+    syntax: Annotated[
+        str | None,
+        option(
+            "The syntax of the diagram. Default: text at a terminal, otherwise mermaid.",
+            "--format",
+            type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
+        ),
+    ],
 ) -> Text:
     """Draw a graph, with the path that a thread took and the node at which it continues.
 
@@ -475,7 +444,7 @@ _COLUMNS: Final = (
     Column("last_due", "LAST", "age"),
     Column("input", "INPUT"),
 )
-_name = click.argument("name", help="The name of the schedule.")
+_Name: TypeAlias = Annotated[str, argument("The name of the schedule.")]
 
 
 class _UnknownScheduleError(GraphKitError):
@@ -488,21 +457,14 @@ class _UnknownScheduleError(GraphKitError):
         super().__init__(f"there is no schedule {escape(name)}{hint}")
 
 
-@click.command("schedule-add", cls=Command)
-@options.directory
-@_name
-@click.argument("cron", help="Five fields: minute, hour, day, month, weekday.")
-@options.run_input
-@click.option("--timezone", metavar="ZONE", help="The zone of CRON, such as Europe/Zurich. Default: UTC.")
-@click.option("--graph-id", metavar="ID", help="The graph, for workers that serve several.")
 def schedule_add(
     context: CliContext,
-    directory: str,
-    name: str,
-    cron: str,
-    given: str,
-    timezone: str | None,
-    graph_id: str | None,
+    directory: Directory,
+    name: _Name,
+    cron: Annotated[str, argument("Five fields: minute, hour, day, month, weekday.")],
+    given: RunInput,
+    timezone: Annotated[str | None, option("The zone of CRON, such as Europe/Zurich. Default: UTC.", "ZONE")],
+    graph_id: Annotated[str | None, option("The graph, for workers that serve several.", "ID")],
 ) -> Message:
     """Submit a run at each time of a cron expression.
 
@@ -523,10 +485,8 @@ def schedule_add(
     return Message(f"{escape(name)} is due next at {due:%Y-%m-%d %H:%M %Z}", row)
 
 
-@click.command("schedule-list", cls=Command)
-@options.directory
-@with_placeholder_types
-def schedule_list(context: CliContext, directory: str) -> Table:
+@with_placeholder_types()
+def schedule_list(context: CliContext, directory: Directory) -> Table:
     """List the schedules of a store, with their next and last times.
 
     Example: graphkit schedule list runs
@@ -537,10 +497,7 @@ def schedule_list(context: CliContext, directory: str) -> Table:
     return Table(_COLUMNS, rows, empty="no schedules", summary=pluralize(len(rows), "schedule"))
 
 
-@click.command("schedule-remove", cls=Command)
-@options.directory
-@_name
-def schedule_remove(_context: CliContext, directory: str, name: str) -> Message:
+def schedule_remove(_context: CliContext, directory: Directory, name: _Name) -> Message:
     """Remove a schedule. Runs that it submitted stay.
 
     Example: graphkit schedule remove runs report

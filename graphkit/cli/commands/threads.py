@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import click
 
@@ -15,14 +15,13 @@ from graphkit._records.output import HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
-from graphkit.cli import options
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_unreadable, size_of
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import ROWS, Directory, option
 from graphkit.cli.render import Column, Table
 from graphkit.cli.stores import open_store, with_placeholder_types
 from graphkit.cli.values import parse_assignments, pluralize
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.errors import CheckpointerError
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
@@ -51,41 +50,28 @@ _EMPTY_ROW: Final[Row] = dict.fromkeys(column.key for column in (*_COLUMNS, *_CO
 _FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 
 
-@click.command("threads", cls=Command)
-@options.directory
-@click.option(
-    "--status",
-    "statuses",
-    type=click.Choice(_STATUSES),
-    multiple=True,
-    help="Only threads with this status; repeatable.",
-)
-@click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Only threads with this metadata; repeatable.")
-@click.option("--tag", help="Only threads with a checkpoint that has this tag.")
-@click.option("--newer", metavar="AGE", help="Only threads changed within this time: 30min, 2d.")
-@click.option("--older", metavar="AGE", help="Only threads not changed within this time.")
-@click.option(
-    "--sort",
-    type=click.Choice(_SORTS),
-    help="Sort key; the newest, largest or most come first. Default: age at a terminal, for up to 1,000 threads; "
-    "otherwise id.",
-)
-@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Show at most N threads.")
-@click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
-@click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
-@with_placeholder_types
+@with_placeholder_types()
 def threads(
     context: CliContext,
-    directory: str,
-    statuses: tuple[str, ...],
-    meta: tuple[str, ...],
-    tag: str | None,
-    newer: str | None,
-    older: str | None,
-    sort: str | None,
-    limit: int | None,
-    offset: int,
-    everything: bool,
+    directory: Directory,
+    statuses: Annotated[
+        tuple[str, ...], option("Only threads with this status; repeatable.", "--status", type=click.Choice(_STATUSES))
+    ],
+    meta: Annotated[tuple[str, ...], option("Only threads with this metadata; repeatable.", "-m", "KEY=VALUE")],
+    tag: Annotated[str | None, option("Only threads with a checkpoint that has this tag.")],
+    newer: Annotated[str | None, option("Only threads changed within this time: 30min, 2d.", "AGE")],
+    older: Annotated[str | None, option("Only threads not changed within this time.", "AGE")],
+    sort: Annotated[
+        str | None,
+        option(
+            "Sort key; the newest, largest or most come first. Default: age at a terminal, for up to 1,000 threads; "
+            "otherwise id.",
+            type=click.Choice(_SORTS),
+        ),
+    ],
+    limit: Annotated[int | None, option("Show at most N threads.", "-n", "N", type=ROWS)],
+    offset: Annotated[int, option("Skip this many threads first.", type=click.IntRange(0, 10**9), default=0)],
+    everything: Annotated[bool, option("At a terminal, show all threads instead of the first 100.", "--all")],
 ) -> Table:
     """List the threads of a store: position, pending interrupts, size and age.
 
@@ -176,16 +162,14 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
                 "id": latest.id,
                 "tags": list(summary.tags),
             }
-            row |= _describe_stop(saver, summary)
-    except CheckpointSerializationError:  # a type is not registered
-        raise
+            row |= _explain_status(saver, summary)
     except CheckpointerError as error:
         row["status"], row["problem"] = describe_unreadable(error)
 
     return row
 
 
-def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
+def _explain_status(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     """Return what the run asks a human, why it failed or was cancelled, how far it is, or when it goes on."""
     latest = summary.latest
     submission = Submission.find(latest.next_node_id, latest.metadata)

@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
-
-import click
+from typing import Annotated, Any, Final, TypeAlias
 
 from graphkit._saver.incomplete import check_target, refuse_incomplete
 from graphkit._transfer.copying import check_stores
 from graphkit._transfer.importing import LineReader, check_threads, sync_directory
-from graphkit.cli import options
 from graphkit.cli.cells import count_checkpoints
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import Directory, DryRun, MaybeApp, Output, argument, complete_thread, option
 from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_chosen, find_thread, join_some, load_app
 from graphkit.cli.stores import (
@@ -37,31 +34,26 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 # copy
 
 
-@click.command("copy", cls=Command)
-@options.directory
-@click.argument(
-    "threads",
-    metavar="THREAD NEW",
-    nargs=-1,
-    help="The thread, and the id of its copy. With --to: only these threads; default: all.",
-    shell_complete=options.complete_thread,
-)
-@click.option(
-    "--to", metavar="STORE", help="Copy to this store, created if it is missing: a directory, or kind:argument."
-)
-@click.option("--versions/--no-versions", default=True, help="With --to: whether to copy released histories.")
-@click.option("--plaintext", is_flag=True, help="With --to: do not seal the copy, although the store is sealed.")
-@options.dry_run
-@options.maybe_app
 def copy(
     context: CliContext,
-    directory: str,
-    threads: tuple[str, ...],
-    to: str | None,
-    versions: bool,
-    plaintext: bool,
-    dry_run: bool,
-    app: str | None,
+    directory: Directory,
+    threads: Annotated[
+        tuple[str, ...],
+        argument(
+            "The thread, and the id of its copy. With --to: only these threads; default: all.",
+            "THREAD NEW",
+            shell_complete=complete_thread,
+        ),
+    ],
+    to: Annotated[
+        str | None, option("Copy to this store, created if it is missing: a directory, or kind:argument.", "STORE")
+    ],
+    versions: Annotated[
+        bool, option("With --to: whether to copy released histories.", "--versions/--no-versions", default=True)
+    ],
+    plaintext: Annotated[bool, option("With --to: do not seal the copy, although the store is sealed.")],
+    dry_run: DryRun,
+    app: MaybeApp,
 ) -> Message:
     """Copy threads to another store, or a thread's active history into a new thread.
 
@@ -148,25 +140,18 @@ _END_KEY: Final = '"end":'
 """Near the beginning of the line that ends a thread, in both forms."""
 
 
-@click.command("export", cls=Command)
-@options.directory
-@click.argument("threads", metavar="[THREAD]...", nargs=-1, help="Only these threads.")
-@options.output
-@click.option("--raw", is_flag=True, help="Write the log files unchanged instead of readable lines.")
-@click.option("--versions/--no-versions", default=True, help="Whether to include released histories.")
-@click.option("--plaintext", is_flag=True, help="Write readable lines although the store is sealed.")
-@options.dry_run
-@options.maybe_app
 def export(
     context: CliContext,
-    directory: str,
-    threads: tuple[str, ...],
-    output: str,
-    raw: bool,
-    versions: bool,
-    plaintext: bool,
-    dry_run: bool,
-    app: str | None,
+    directory: Directory,
+    threads: Annotated[tuple[str, ...], argument("Only these threads.", "[THREAD]...")],
+    output: Output,
+    raw: Annotated[bool, option("Write the log files unchanged instead of readable lines.")],
+    versions: Annotated[
+        bool, option("Whether to include released histories.", "--versions/--no-versions", default=True)
+    ],
+    plaintext: Annotated[bool, option("Write readable lines although the store is sealed.")],
+    dry_run: DryRun,
+    app: MaybeApp,
 ) -> Message | None:
     """Write threads to a single file: readable JSON lines that keep every type, or the raw logs.
 
@@ -249,12 +234,13 @@ def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
     return count
 
 
-@click.command("import", cls=Command)
-@options.directory
-@click.argument("file", help="A file that `export` wrote, in either form; - is standard input.")
-@options.dry_run
-@options.maybe_app
-def import_(context: CliContext, directory: str, file: str, dry_run: bool, app: str | None) -> Message:
+def import_(
+    context: CliContext,
+    directory: Directory,
+    file: Annotated[str, argument("A file that `export` wrote, in either form; - is standard input.")],
+    dry_run: DryRun,
+    app: MaybeApp,
+) -> Message:
     """Read threads from a file into a store.
 
     The command creates the store if it is missing, reads each thread back and compares it. An
@@ -303,19 +289,19 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 
 
-_target = click.argument(
-    "directory",
-    metavar="DIR",
-    help="The checkpoint directory, created if it is missing, or another store, also in the same database.",
-)
+_Target: TypeAlias = Annotated[
+    str,
+    argument("The checkpoint directory, created if it is missing, or another store, also in the same database.", "DIR"),
+]
 _MAX_PROBLEMS: Final = 5
 """Problems that the message lists; JSON has all of them."""
 
 
-@click.command("import-langgraph-sqlite", cls=Command)
-@click.argument("file", help="The database of a SqliteSaver; the command only reads its tables.")
-@_target
-def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> Message:
+def import_langgraph_sqlite(
+    context: CliContext,
+    file: Annotated[str, argument("The database of a SqliteSaver; the command only reads its tables.")],
+    directory: _Target,
+) -> Message:
     """Copy LangGraph's threads from a SQLite file, with checkpoints, writes, metadata and ids.
 
     The command reads everything back and compares it. An interrupted import continues where it
@@ -329,10 +315,11 @@ def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> M
     return _import(context, load_langgraph().import_langgraph_sqlite, strip_kind(file, SQLITE), directory)
 
 
-@click.command("import-langgraph-postgres", cls=Command)
-@click.argument("dsn", help="The database of a PostgresSaver; the command only reads its tables.")
-@_target
-def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> Message:
+def import_langgraph_postgres(
+    context: CliContext,
+    dsn: Annotated[str, argument("The database of a PostgresSaver; the command only reads its tables.")],
+    directory: _Target,
+) -> Message:
     """Copy LangGraph's threads from PostgreSQL, as they are at this moment.
 
     Otherwise the command works like import-langgraph-sqlite.
@@ -373,17 +360,12 @@ def _describe_report(report: Any, verb: str, place: str) -> Message:
     return Message(sentence, vars(report), 0 if report.ok else 1)
 
 
-@click.command("export-langgraph-sqlite", cls=Command)
-@options.directory
-@click.argument("database", help="The database of a SqliteSaver, created if it is missing.")
-@click.option("--thread", "threads", multiple=True, help="Only this thread; repeatable.")
-@click.option("--plaintext", is_flag=True, help="Write to the database although the store is sealed.")
 def export_langgraph_sqlite(
     context: CliContext,
-    directory: str,
-    database: str,
-    threads: tuple[str, ...],
-    plaintext: bool,
+    directory: Directory,
+    database: Annotated[str, argument("The database of a SqliteSaver, created if it is missing.")],
+    threads: Annotated[tuple[str, ...], option("Only this thread; repeatable.", "--thread")],
+    plaintext: Annotated[bool, option("Write to the database although the store is sealed.")],
 ) -> Message:
     """Copy LangGraph's threads to a SQLite file, with checkpoints, writes, metadata and ids.
 

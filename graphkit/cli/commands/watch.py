@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import click
 
@@ -15,7 +16,6 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import ENDED, STATUSES
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt, time_or_none
-from graphkit.cli import options
 from graphkit.cli.cells import (
     Row,
     describe_cancellation,
@@ -26,8 +26,8 @@ from graphkit.cli.cells import (
     format_event,
     status_of,
 )
-from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
+from graphkit.cli.options import ROWS, CheckpointId, Directory, Interval, MaybeThread, Seconds, Thread, option
 from graphkit.cli.render import Column, Message, Table, Text, View, show
 from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
@@ -60,19 +60,13 @@ _COLUMNS: Final = (
 )
 
 
-@click.command("watch", cls=Command)
-@options.directory
-@options.maybe_thread
-@options.checkpoint_id
-@click.option("--limit", "-n", type=options.ROWS, metavar="N", help="Stop after N changes.")
-@options.interval
 def watch(
     context: CliContext,
-    directory: str,
-    thread: str | None,
-    checkpoint: str | None,
-    limit: int | None,
-    interval: float,
+    directory: Directory,
+    thread: MaybeThread,
+    checkpoint: CheckpointId,
+    limit: Annotated[int | None, option("Stop after N changes.", "-n", "N", type=ROWS)],
+    interval: Interval,
 ) -> Iterator[View]:
     """Follow runs live, whichever processes execute them.
 
@@ -97,11 +91,10 @@ def watch(
         if context.is_pretty:
             _Screen(context, saver).follow(changes, limit)
             return
-        rows = _ChangeRows(context, saver)
         count = 0
         for change in changes:
-            row = rows.make(change)
-            if not rows.is_news(row) and not context.as_json:
+            row = _make_row(context, saver, change)
+            if not _is_news(row) and not context.as_json:
                 continue
             name = escape(row["thread"])
             if row["ns"]:
@@ -113,18 +106,21 @@ def watch(
                 return
 
 
-@click.command("wait", cls=Command)
-@options.directory
-@options.thread
-@click.option(
-    "--until",
-    metavar="STATUS",
-    type=click.Choice(STATUSES),
-    default="finished",
-    help="The status to wait for, such as interrupted; or the end of the run.",
-)
-@click.option("--timeout", type=options.Seconds(0), metavar="SECONDS", help="Give up after this time. Default: never.")
-def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
+def wait(
+    context: CliContext,
+    directory: Directory,
+    thread: Thread,
+    until: Annotated[
+        str,
+        option(
+            "The status to wait for, such as interrupted; or the end of the run.",
+            "STATUS",
+            type=click.Choice(STATUSES),
+            default="finished",
+        ),
+    ],
+    timeout: Annotated[float | None, option("Give up after this time. Default: never.", "SECONDS", type=Seconds(0))],
+) -> Message:
     """Wait until a thread has finished, or its run is over, whichever processes run it.
 
     It is over, too, when it has failed or was cancelled. With --until, the command also ends when the
@@ -152,57 +148,43 @@ def wait(context: CliContext, directory: str, thread: str, until: str, timeout: 
     return Message(f"{escape(config.thread)} is {status}", data, _EXIT_CODES.get(status, 0))
 
 
-class _ChangeRows:
-    """Converts changes to plain data."""
-
-    def __init__(self, context: CliContext, saver: BaseCheckpointSaver) -> None:
-        self._context = context
-        self._saver = saver
-
-    def make(self, change: Change) -> Row:
-        """Return the row of a change."""
-        row: Row = {**change.to_dict(), "told": None}  # the key of version 0.1
-        row["time"] = change.time or self._context.now()
-        if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
-            row["status"] = self._find_status(change.thread_id)
-        if change.kind == "progress":
-            row["told"] = self._describe_progress(change)
-        elif self.is_news(row):
-            row["told"] = _describe_change(change) or None
-        return row
-
-    def is_news(self, row: Row) -> bool:
-        """Return whether a change means anything to people.
-
-        A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the
-        run has not ended.
-        """
-        return not (row["kind"] == "idle" and row["status"] != "stalled")
-
-    def _find_status(self, thread_id: str) -> str | None:
-        """Return the status of a thread now; None if it cannot be read, or is gone."""
-        try:
-            return status_of(self._saver, thread_id)
-        except CheckpointerError:  # reading its changes says why
-            return None
-
-    def _describe_progress(self, change: Change) -> str:
-        """Return how far each running map and fork is; None if none runs."""
-        config = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
-        if change.checkpoint is not None:
-            config = config.with_check_point_id(change.checkpoint.id)
-        try:
-            text = describe_progress(self._saver.get_writes(config))
-        except CheckpointerError:  # a type that is not registered here
-            text = None
-        node_id = change.value["node_id"]
-        if text is None and node_id is not None:
-            text = f"{escape(node_id)} done"
-        return text or "progress"
+def _make_row(context: CliContext, saver: BaseCheckpointSaver, change: Change) -> Row:
+    """Return a change as plain data."""
+    row: Row = {**change.to_dict(), "told": None}  # the key of version 0.1
+    row["time"] = change.time or context.now()
+    if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
+        row["status"] = None
+        with suppress(CheckpointerError):  # reading its changes says why
+            row["status"] = status_of(saver, change.thread_id)
+    if change.kind == "progress":
+        row["told"] = _describe_progress(saver, change)
+    # A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the run has not ended.
+    elif change.kind != "idle" or row["status"] == "stalled":
+        row["told"] = _describe_change(change)
+    return row
 
 
-def _describe_change(change: Change) -> str:
-    """Return a change in a few words; "" for a step."""
+def _is_news(row: Row) -> bool:
+    """Return whether a change means anything to people."""
+    return row["kind"] != "idle" or row["told"] is not None
+
+
+def _describe_progress(saver: BaseCheckpointSaver, change: Change) -> str:
+    """Return how far each running map and fork is."""
+    config = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
+    if change.checkpoint is not None:
+        config = config.with_check_point_id(change.checkpoint.id)
+    text = None
+    with suppress(CheckpointerError):  # a type that is not registered here
+        text = describe_progress(saver.get_writes(config))
+    node_id = change.value["node_id"]
+    if text is None and node_id is not None:
+        text = f"{escape(node_id)} done"
+    return text or "progress"
+
+
+def _describe_change(change: Change) -> str | None:  # noqa: PLR0911 - a case per kind
+    """Return a change in a few words; None for a step."""
     value: Any = change.value
     if change.kind in {"interrupt", "timer"}:
         if problem_with_interrupt(value) is not None:  # malformed, or its payload is of an unregistered type
@@ -218,16 +200,15 @@ def _describe_change(change: Change) -> str:
             return "failed"
         failure = abbreviate(describe_failure(value), _FAILURE_LIMIT)
         return f"failed in {escape(str(value.get('node_id')))}: {failure}"
-    description = _DESCRIPTIONS.get(change.kind, "")
     if change.kind == "cancel":
-        description = describe_cancellation(value)
-    elif change.kind == "answer" and value is not None:
-        description = f"answered: {abbreviate(value)}"
-    elif change.kind == "idle" and value:
-        description = "its process has died"
-    elif change.checkpoint is not None and change.checkpoint.status == "queued":
-        description = "queued"
-    return description
+        return describe_cancellation(value)
+    if change.kind == "answer" and value is not None:
+        return f"answered: {abbreviate(value)}"
+    if change.kind == "idle" and value:
+        return "its process has died"
+    if change.checkpoint is not None and change.checkpoint.status == "queued":
+        return "queued"
+    return _DESCRIPTIONS.get(change.kind)
 
 
 class _Screen:
@@ -235,7 +216,7 @@ class _Screen:
 
     def __init__(self, context: CliContext, saver: BaseCheckpointSaver) -> None:
         self._context = context
-        self._changes = _ChangeRows(context, saver)
+        self._saver = saver
         self._rows: dict[str, Row] = {}
 
     def follow(self, changes: Watch, limit: int | None) -> None:
@@ -268,8 +249,8 @@ class _Screen:
                 live.update(self._render(), refresh=True)
 
     def _add(self, change: Change) -> None:
-        row = self._changes.make(change)
-        if not self._changes.is_news(row):
+        row = _make_row(self._context, self._saver, change)
+        if not _is_news(row):
             return
 
         # Put again at the end, which the table shows first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 from graphkit._records.config import END, ThreadLike
@@ -44,30 +45,30 @@ class WatchTests(ContractTests):
             check.equal(change.thread_id, "t")
             check.equal(change.checkpoint_ns, "")
 
-    def test_watch_reports_interrupts_answers_and_failures(self) -> None:
+    def test_watch_reports_what_pending_writes_say(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 0})
         interrupt = make_interrupt("x", {"why": 1})
+        timer = {**interrupt, "due": datetime(2031, 4, 1, tzinfo=UTC)}
         failure = make_failure(at=1)
-
+        cancellation = {"reason": "no more", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+        expected: list[tuple[dict[str, Any], str, str | None, object]] = [
+            # Other pending writes, such as the results of `once`, are not reported.
+            ({"interrupt:i": interrupt, "once:1": 2}, "interrupt", "i", interrupt),
+            ({"answer:i": {"yes": True}}, "answer", "i", {"yes": True}),
+            ({"timer:t": timer}, "timer", "t", timer),
+            ({"task:b": {"node": "b"}}, "progress", None, {"node_id": "b"}),
+            ({"failure": failure}, "failure", None, failure),
+            ({"cancelled": cancellation}, "cancel", None, cancellation),
+        ]
         with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
 
-            # Other pending writes, such as the results of `once`, are not reported.
-            other.put_writes(CONFIG, {"interrupt:i": interrupt, "once:1": 2})
-            change = _get_change(watch, "interrupt")
-            check.equal(change.id, "i")
-
-            other.put_writes(CONFIG, {"answer:i": {"yes": True}})
-            change = _get_change(watch, "answer")
-
-            check.equal(change.id, "i")
-            check.same(change.value, {"yes": True})
-
-            other.put_writes(CONFIG, {"failure": failure})
-            change = _get_change(watch, "failure")
-
-            check.equal(change.value["message"], "m")
+            for writes, kind, interrupt_id, value in expected:
+                other.put_writes(CONFIG, writes)
+                change = _get_change(watch, kind)
+                check.equal(change.id, interrupt_id)
+                check.same(change.value, value)
             check.same(watch.get(0), None)
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
@@ -144,6 +145,7 @@ class WatchTests(ContractTests):
 
             changes = _collect_until(one_namespace, nested_id, own_id)
             check.equal(_get_namespaces(changes), {"a/b", "a"})
+            check.same(one_namespace.get(0), None)
 
     def test_watch_reports_release_and_delete(self) -> None:
         saver = self.open()
@@ -252,6 +254,7 @@ class WatchTests(ContractTests):
 
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
         saver = self.open()
+        check.same(saver.wait_for_resume("t"), True)  # it does not exist
         put_state(saver, {"n": 0})
         check.same(saver.wait_for_resume("t"), True)
 

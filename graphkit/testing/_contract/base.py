@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from unittest import SkipTest, TestCase
@@ -151,6 +152,14 @@ class ContractTests:
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:
-    """Call a function in another thread, outside of any run."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call, *args).result(TIMEOUT)
+    """Call a function in another thread, outside of any run. A call that hangs is left behind."""
+    future: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(TIMEOUT)

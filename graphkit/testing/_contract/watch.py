@@ -344,7 +344,7 @@ def _read_to_the_end(watch: Watch) -> list[Change]:
     """Return the changes that a watch reports until it ends by itself, but those of the kind "idle"."""
     changes: list[Change] = []
     deadline = monotonic() + TIMEOUT
-    while (change := watch.get(deadline - monotonic())) is not None:
+    while (change := watch.get(max(0.0, deadline - monotonic()))) is not None:
         if change.kind != "idle":
             changes.append(change)
     check.true(monotonic() < deadline, f"the watch did not end after {changes}")

@@ -489,10 +489,12 @@ class SaverMachine(RuleBasedStateMachine):
             return
 
         rows = self.history(key)
-        picked = [self.pick(key, position) for position in positions]
-        ids = {row.id for row in (rows if is_all else filter(None, picked))}
+        picked = rows if is_all else [self.pick(key, position) for position in positions]
+        ids = {row.id for row in picked if row is not None}
         kept = [row for row in rows if row.id not in ids]
-        check.equal(saver.remove(self.config(key), ids), len(rows) - len(kept), "the count of remove")
+
+        count = saver.remove(self.config(key), ids)
+        check.equal(count, len(rows) - len(kept), "the count of remove")
         self.rows[key] = kept
 
     @rule(index=st.integers(0, 1))

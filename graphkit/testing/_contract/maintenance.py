@@ -251,9 +251,7 @@ class MaintenanceTests(ContractTests):
     # Remove
 
     def test_remove_removes_single_checkpoints(self) -> None:
-        saver = self.open()
-        if not isinstance(saver, SupportsRemove):
-            self.skip("the saver does not declare remove")
+        saver = self.open_with(SupportsRemove)
         oldest, kept, middle, latest = grow_list(saver, CONFIG, 4)
         kept_config = config_of(kept)
         saver.add_tags(kept_config, "tag")
@@ -273,9 +271,7 @@ class MaintenanceTests(ContractTests):
         check.equal(saver.remove(OTHER, [kept.id]), 0)
 
     def test_a_thread_without_checkpoints_does_not_exist(self) -> None:
-        saver = self.open("lists_threads")
-        if not isinstance(saver, SupportsRemove):
-            self.skip("the saver does not declare remove")
+        saver = self.open_with(SupportsRemove, "lists_threads")
         checkpoints = grow_list(saver, CONFIG, 2)
         check.equal(saver.remove(CONFIG, [checkpoint.id for checkpoint in checkpoints]), 2)
         self.assert_history(saver, CONFIG, [])
@@ -291,9 +287,7 @@ class MaintenanceTests(ContractTests):
     # Delete idle threads
 
     def test_delete_idle_deletes_only_idle_threads(self) -> None:
-        saver = self.open("lists_threads")
-        if not isinstance(saver, SupportsDeleteIdle):
-            self.skip("the saver does not declare delete_idle")
+        saver = self.open_with(SupportsDeleteIdle, "lists_threads")
         now = datetime.now(UTC)
         yesterday = now - timedelta(days=1)
         tomorrow = now + timedelta(days=1)
@@ -323,9 +317,7 @@ class MaintenanceTests(ContractTests):
     # Erase
 
     def test_erase_deleted_keeps_what_is_not_deleted(self) -> None:
-        saver = self.open()
-        if not isinstance(saver, SupportsErase):
-            self.skip("the saver does not declare erase_deleted")
+        saver = self.open_with(SupportsErase)
         put_state(saver, {"n": 1})
         put_state(saver, {"n": 2})
         saver.put_writes(CONFIG, {"w": 1})

@@ -272,7 +272,7 @@ class VersionTests(ContractTests):
     """Tests the promises of `HasVersions`."""
 
     def test_release_creates_a_version(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
         # A nested graph has the name of its node as its namespace: savers that do not list namespaces find it, too.
         nested_config = make_config("t", namespace="a")
         first = grow_list(saver, CONFIG, 3)
@@ -284,9 +284,7 @@ class VersionTests(ContractTests):
         # The thread is empty now, so that there is nothing to keep.
         check.same(saver.release(CONFIG).version, None)
 
-        readers: list[Any] = [saver, self.open_again(saver)]
-
-        for reader in readers:
+        for reader in self.readers_of(saver):
             check.instance(reader, HasVersions)
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
@@ -309,7 +307,7 @@ class VersionTests(ContractTests):
                 check.checkpoints(tag.checkpoints, [second])
 
     def test_a_version_keeps_its_states(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
         first = put_state(saver, {"n": 1})
         saver.copy("t", "backup")
         released = saver.release(CONFIG)
@@ -322,8 +320,7 @@ class VersionTests(ContractTests):
         latest = put_state(saver, {"n": 3}, id=first.id)
 
         check.checkpoints(released.checkpoints, [first])
-        readers: list[Any] = [saver, self.open_again(saver)]
-        for reader in readers:
+        for reader in self.readers_of(saver):
             check.checkpoints(reader.tag(CONFIG, 1).checkpoints, [first])
             check.checkpoints(reader.tag(CONFIG, 2).checkpoints, [corrected])
             check.checkpoints(reader.list(CONFIG), [latest])
@@ -333,7 +330,7 @@ class VersionTests(ContractTests):
         assert_versions(saver, "u", [])
 
     def test_an_unknown_version_raises(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
         assert_versions(saver, "t", [])
         check.same(saver.last_version_by_thread_id("t"), None)
         check.same(saver.get_version(CONFIG), None)
@@ -354,7 +351,7 @@ class VersionTests(ContractTests):
             saver.tag(make_config("t-v1"), 1)
 
     def test_versions_of_threads_are_isolated(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
 
         for thread in HOSTILE_IDS:
             config = make_config(thread)
@@ -370,7 +367,7 @@ class VersionTests(ContractTests):
             check.missing(saver, config)
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
-        saver = self.open_versioned("lists_threads", "measures_size")
+        saver = self.open_with(HasVersions, "lists_threads", "measures_size")
         released = make_config("released")
         both = make_config("both")
         for config in (released, both, make_config("live")):

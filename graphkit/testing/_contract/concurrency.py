@@ -50,7 +50,6 @@ class LockTests(ContractTests):
                 with self.raises(ThreadBusyError) as caught:
                     call_in_thread(_acquire, other, config, 0.05)
                 error = caught.exception
-                check.instance(error, TimeoutError)
                 check.equal(error.thread_id, "t")
                 check.true(bool(error.holder), "the error does not name the holder of the run lock")
 

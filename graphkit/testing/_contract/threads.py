@@ -285,7 +285,6 @@ class VersionTests(ContractTests):
         check.same(saver.release(CONFIG).version, None)
 
         for reader in self.readers_of(saver):
-            check.instance(reader, HasVersions)
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
             check.equal(reader.last_version_by_thread_id("t"), 2)

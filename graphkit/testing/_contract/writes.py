@@ -25,6 +25,7 @@ from graphkit.testing._values import (
 )
 
 DUE: Final = datetime(2031, 4, 1, 12, tzinfo=UTC)
+TIMER: Final = {**make_interrupt(), "due": DUE}
 
 
 class WriteTests(ContractTests):
@@ -211,7 +212,7 @@ class WriteTests(ContractTests):
     def test_a_run_that_waits_for_a_timer_sleeps(self) -> None:
         saver = self.open()
         first = put_state(saver, {"n": 1})
-        saver.put_writes(CONFIG, {"timer:t": {**make_interrupt(), "due": DUE}})
+        saver.put_writes(CONFIG, {"timer:t": TIMER})
         check.statuses(saver, CONFIG, "stalled")  # another branch was at work
         saver.put_writes(CONFIG, {"asleep": True})
         self.assert_status(saver, "sleeping", stopped=["sleeping"])
@@ -232,9 +233,10 @@ class WriteTests(ContractTests):
         saver = self.open()
         put_state(saver, {"n": 1})
         put_state(saver, {"n": 1}, NESTED, metadata={"within": "c/"})
-        saver.put_writes(NESTED, {"timer:t": {**make_interrupt(), "due": DUE}})
-        saver.put_writes(CONFIG, {"inner-timer:t": NESTED.checkpoint_ns, "asleep": True})
+        saver.put_writes(NESTED, {"timer:t": TIMER})
+        saver.put_writes(CONFIG, {"inner-timer:t": "n", "asleep": True})
         self.assert_status(saver, "sleeping")
+
         saver.put_writes(CONFIG, {"inner-timer:t": None, "asleep": None})
         self.assert_status(saver, "stalled")
 

@@ -216,7 +216,7 @@ def iter_text_lines(model: DiagramModel, title: str | None) -> Iterator[str]:
         yield f"{_escape(shape.label)}:"
         for line in iter_text_lines(subgraph, None):
             yield f"  {line}".rstrip()
-    if title is not None and any(box.is_passed or box.is_current for box in drawing.boxes.values()):
+    if title is not None and any(box.is_marked for box in drawing.boxes.values()):
         yield ""
         yield "✓ has run  ▶ is next"
 
@@ -238,25 +238,25 @@ _MERGE: Final = ("╰", "┴", "╯")
 """Where a line meets the first branch, those between, and the last."""
 
 
-class _Box(NamedTuple):
-    label: str
-    border: _Border
-    is_passed: bool
-    is_current: bool
-
-    @property
-    def text(self) -> str:
-        if self.is_current:
-            return f"▶ {self.label}"
-        return f"✓ {self.label}" if self.is_passed else self.label
-
-    @property
-    def width(self) -> int:
-        return count_cells(self.text) + 4
-
-
 _SUFFIXES: Final = {"map": " (map)", "graph": " (graph)"}
 """Kind of a shape -> what follows its label."""
+
+
+@final
+class _Box:
+    """A shape as it is drawn."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.label = _escape(shape.label + _SUFFIXES.get(shape.kind, ""))
+        self.text = self.label
+        self.border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+        self.is_marked = shape.is_current or shape.is_passed
+        if shape.is_current:
+            self.text = f"▶ {self.label}"
+            self.border = _HEAVY
+        elif shape.is_passed:
+            self.text = f"✓ {self.label}"
+        self.width = count_cells(self.text) + 4
 
 
 class _Drawing:
@@ -267,11 +267,7 @@ class _Drawing:
         """By the name of the shape or the subgraph."""
         for shape in [*model.shapes, *(shape for shape, _ in model.subgraphs)]:
             if shape.kind != "condition":
-                label = _escape(shape.label + _SUFFIXES.get(shape.kind, ""))
-                border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
-                if shape.is_current:
-                    border = _HEAVY
-                self.boxes[shape.name] = _Box(label, border, shape.is_passed, shape.is_current)
+                self.boxes[shape.name] = _Box(shape)
         # The arrows between boxes; one into the unknown for a condition that may return any node.
         self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
         sources = {arrow.source for arrow in model.arrows}

@@ -107,7 +107,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Without a checkpoint id in the config, the checkpoint becomes the newest of its history. With
         one, it replaces the checkpoint with that id, in place, and may have another id itself.
 
-        A history may contain an id more than once; `get` then returns the newest checkpoint with it.
+        A history may contain an id more than once; `get` then returns the newest checkpoint with it, and
+        `put` replaces that one.
         Once `put` has returned, the checkpoint survives whatever the saver promises to survive.
 
         Returns:

@@ -299,16 +299,6 @@ class HistoryComparison:
     """What stored checkpoints lack, although they are equal otherwise."""
 
 
-def _changed_keys(change: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for kind in ("set", "extend"):
-        for key, value in change.get(kind, {}).items():
-            found[key] = kind + json.dumps(value)
-    for key in change.get("drop", ()):
-        found[key] = "drop"
-    return found
-
-
 def check_stores(
     source: BaseCheckpointSaver,
     target: BaseCheckpointSaver,
@@ -545,7 +535,8 @@ class ThreadCopier:
         """
         # One checkpoint of each side at a time, since the states of a history may not fit into memory. Both sides are
         # told by what changed, so that the comparison costs what changed, too: if all changes so far were equal, the
-        # states are.
+        # states are. What is missing is read to its end: a line of a file that is malformed is refused before anything
+        # of its thread is stored.
         comparison = HistoryComparison()
         for one, other in zip_longest(wanted, stored):
             if one is None:
@@ -555,27 +546,33 @@ class ThreadCopier:
                 continue
             self._compare_checkpoints(namespace, one, other)
             comparison.stored += 1
-            if not has_parts:
-                continue
-            # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in
-            # order.
-            writes = one.record.get("writes", {})
-            stored_writes = other.record.get("writes", {})
-            for key, stored_key in zip_longest(islice(writes, len(stored_writes)), stored_writes):
-                is_equal = key == stored_key and json.dumps(writes[key]) == json.dumps(stored_writes[key])
-                if not is_equal:
-                    reason = f"its pending write {stored_key!r} differs from {self._source.name}"
-                    raise self._conflict(namespace, other.id, reason)
-            tags = [*one.stored.tags]
-            stored_tags = [*other.stored.tags]
-            missing_tags = tags[len(stored_tags) :]
-            if tags != [*stored_tags, *missing_tags]:
-                raise self._conflict(namespace, other.id, f"its tags differ from {self._source.name}")
-            missing = {key: value for key, value in one.stored.writes.items() if key not in stored_writes}
-            if missing or missing_tags:
-                address = RunnableConfig(self._source.thread_id, one.id, namespace)
-                comparison.parts.append(CheckpointParts(address, missing, missing_tags))
+            if has_parts:
+                missing = self._find_missing_parts(namespace, one, other)
+                if missing.writes or missing.tags:
+                    comparison.parts.append(missing)
         return comparison
+
+    def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> CheckpointParts:
+        """Return the pending writes and tags that a stored checkpoint lacks.
+
+        They are only appended: what is stored must be the beginning of what is wanted, in order.
+        """
+        writes = one.record.get("writes", {})
+        stored_writes = other.record.get("writes", {})
+        for key, stored_key in zip_longest(islice(writes, len(stored_writes)), stored_writes):
+            is_equal = key == stored_key and json.dumps(writes[key]) == json.dumps(stored_writes[key])
+            if not is_equal:
+                reason = f"its pending write {stored_key!r} differs from {self._source.name}"
+                raise self._conflict(namespace, other.id, reason)
+        tags = [*one.stored.tags]
+        stored_tags = [*other.stored.tags]
+        if tags[: len(stored_tags)] != stored_tags:
+            raise self._conflict(namespace, other.id, f"its tags differ from {self._source.name}")
+        return CheckpointParts(
+            address=RunnableConfig(self._source.thread_id, one.id, namespace),
+            writes={key: value for key, value in one.stored.writes.items() if key not in stored_writes},
+            tags=tags[len(stored_tags) :],
+        )
 
     def _compare_checkpoints(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> None:
         for name in _FIELDS:
@@ -588,9 +585,10 @@ class ThreadCopier:
                 raise self._conflict(namespace, other.id, reason)
             what = _DESCRIPTIONS.get(name, name)
             if name == "state":
-                changes = _changed_keys(wanted)
-                stored_changes = _changed_keys(stored)
-                keys = [key for key in {**changes, **stored_changes} if changes.get(key) != stored_changes.get(key)]
+                differ = StateDiffer(self._source.values)
+                differ.advance(one.stored.checkpoint.state, None)
+                change = differ.advance(other.stored.checkpoint.state, None)
+                keys = [key for kind in ("set", "extend", "drop") for key in change.get(kind, ())]
                 what = f"state at {', '.join(map(repr, keys)) or 'the order of its keys'}"
             raise self._conflict(namespace, other.id, f"its {what} differs from {self._source.name}")
 

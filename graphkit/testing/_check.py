@@ -203,15 +203,16 @@ def threads(saver: BaseCheckpointSaver, *expected: str, released: bool = False) 
     equal(sorted(threads), sorted(expected), "threads")
 
 
-def get_statuses(infos: Iterable[CheckpointInfo]) -> list[str]:
-    """Return the status of each info, in their order."""
-    return [info.status for info in infos]
-
-
 def statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
     """Assert the status of each checkpoint of a history, newest first."""
-    infos = saver.history(config)
-    equal(get_statuses(infos), [*expected], "statuses")
+    found = [info.status for info in saver.history(config)]
+    equal(found, [*expected], "statuses")
+
+
+def stops(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+    """Assert why a run stopped at each checkpoint of a history, newest first."""
+    found = [info.stopped for info in saver.history(config)]
+    equal(found, [*expected], "stopped")
 
 
 def interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:

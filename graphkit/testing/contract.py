@@ -44,10 +44,11 @@ class SaverContract(
     * `peek(saver, config)`: read the states of a history, newest first, without the saver.
 
     Tests that need `plant` or `peek` are skipped without them. Tests of a capability are skipped if
-    the saver does not declare it, and the reason names the capability: versions (the saver is a
-    `HasVersions`), `delete_idle`, and the properties `isolates_values`, `lists_namespaces`,
-    `lists_threads`, `measures_size`, `refuses_unstorable_values`, `seals_records` and `waits_for_runs`
-    of `BaseCheckpointSaver`. A saver fails if it declares a capability that it does not have.
+    the saver does not declare it, and the reason names the capability: `HasVersions`,
+    `SupportsRemove`, `SupportsDeleteIdle`, `SupportsErase`, and the properties `isolates_values`,
+    `lists_namespaces`, `lists_threads`, `measures_size`, `refuses_unstorable_values` and
+    `waits_for_runs` of `BaseCheckpointSaver`. A saver fails if it declares a capability that it does
+    not have.
 
     Tests that a later version of graphkit adds run without a change to the subclass. A subclass can
     remove a test by name (`test_any_string_is_a_thread_id = None`), where its readers see it.

@@ -49,7 +49,9 @@ class HistoryKey(NamedTuple):
 # --- histories --------------------------------------------------------------------------------------------------------
 
 threads = st.sampled_from(THREADS)
-histories = st.builds(HistoryKey, threads, st.sampled_from(NAMESPACES))
+anywhere = st.builds(HistoryKey, threads, st.sampled_from(NAMESPACES))
+# One history more often than all others together, so that it grows. Rules that remove take `anywhere`.
+histories = st.just(HistoryKey("t", "")) | anywhere
 positions = st.floats(0, 1, exclude_max=True)
 """Where in a history a rule picks a checkpoint; see `SaverMachine.pick`."""
 
@@ -90,11 +92,14 @@ items = st.lists(values, max_size=3)
 names = st.sampled_from(("a", "b", "c", "deep"))
 
 
-def _make_state(state: dict[str, Any], growing: list[Any] | None) -> dict[str, Any]:
-    return state if growing is None else {**state, "list": growing}
+def _add_list(parts: dict[str, Any], growing: list[Any] | None) -> dict[str, Any]:
+    return parts if growing is None else {**parts, "list": growing}
 
 
-states = st.builds(_make_state, st.dictionaries(names, values, max_size=4), st.none() | items)
+states = st.builds(_add_list, st.dictionaries(names, values, max_size=4), st.none() | items)
+updates = st.builds(_add_list, st.dictionaries(names, values | st.just(REMOVE), max_size=3), st.none() | items)
+"""What a node returns: `merge_in_model` applies it to a state."""
+some_updates = st.lists(updates, min_size=1, max_size=3)
 
 # --- pending writes ---------------------------------------------------------------------------------------------------
 
@@ -246,24 +251,11 @@ class SaverMachine(RuleBasedStateMachine):
         """Put a state that is unrelated to the one before."""
         self.put_state(key, state)
 
-    @rule(key=histories, new=items)
-    def put_grown(self, key: HistoryKey, new: list[Any]) -> None:
-        """Put a state with a longer list."""
-        state = self.newest_state(key)
-        state.setdefault("list", []).extend(new)
-        self.put_state(key, state)
-
-    @rule(key=histories, name=names, value=values)
-    def put_edited(self, key: HistoryKey, name: str, value: Any) -> None:
-        """Put a state with another value for one key."""
-        self.put_state(key, {**self.newest_state(key), name: value})
-
-    @rule(key=histories, name=names)
-    def put_without(self, key: HistoryKey, name: str) -> None:
-        """Put a state without a key."""
-        state = self.newest_state(key)
-        state.pop(name, None)
-        self.put_state(key, state)
+    @rule(key=histories, new_updates=some_updates)
+    def put_updated(self, key: HistoryKey, new_updates: list[dict[str, Any]]) -> None:
+        """Put states with other values, without keys or with a longer list; nothing says what changed."""
+        for update in new_updates:
+            self.put_state(key, merge_in_model(self.newest_state(key), update))
 
     @rule(key=histories, name=names)
     def put_reordered(self, key: HistoryKey, name: str) -> None:
@@ -285,40 +277,26 @@ class SaverMachine(RuleBasedStateMachine):
         inner[path[-1]] = value
         self.put_state(key, state)
 
-    @rule(
-        key=histories,
-        position=positions,
-        update=st.dictionaries(names, values | st.just(REMOVE), max_size=3),
-        new=st.none() | items,
-        is_loaded=st.booleans(),
-    )
-    def put_derived(
-        self,
-        key: HistoryKey,
-        position: float,
-        update: dict[str, Any],
-        new: list[Any] | None,
-        is_loaded: bool,
-    ) -> None:
-        """Put a checkpoint as the engine makes it from a parent, which was either put or loaded."""
-        parent_row = self.pick(key, position)
-        if parent_row is None:
-            return
+    @rule(key=histories, position=positions, new_updates=some_updates, is_loaded=st.booleans())
+    def put_derived(self, key: HistoryKey, position: float, new_updates: list[dict[str, Any]], is_loaded: bool) -> None:
+        """Put checkpoints as the engine makes them from a parent, which was either put or loaded."""
+        row = self.pick(key, position)
+        for update in new_updates:
+            if row is None:
+                return
 
-        if new is not None:
-            update = {**update, "list": new}
+            parent = row.checkpoint
+            if is_loaded:
+                loaded = self.saver.get(self.config(key, row))
+                parent = check.not_none(loaded)
 
-        parent = parent_row.checkpoint
-        if is_loaded:
-            loaded = self.saver.get(self.config(key, parent_row))
-            parent = check.not_none(loaded)
+            fields = self.next_fields()
+            checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
 
-        fields = self.next_fields()
-        checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
-
-        fields["parent_id"] = parent_row.id
-        fields["state"] = merge_in_model(parent_row.fields["state"], update)
-        self.append(key, Row(checkpoint, fields))
+            fields["parent_id"] = row.id
+            fields["state"] = merge_in_model(row.fields["state"], update)
+            row = Row(checkpoint, fields)
+            self.append(key, row)
 
     # Rules of replacing
 
@@ -388,7 +366,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     # Rules of threads
 
-    @rule(key=histories)
+    @rule(key=anywhere)
     def release(self, key: HistoryKey) -> None:
         """Release a thread; the namespace of the config does not matter."""
         released = self.remove_rows(key.thread)
@@ -481,7 +459,7 @@ class SaverMachine(RuleBasedStateMachine):
         )
         check.equal(count, expected, "the count of prune")
 
-    @rule(key=histories, positions=st.lists(positions, max_size=3), is_all=st.booleans())
+    @rule(key=anywhere, positions=st.lists(positions, max_size=3), is_all=st.booleans())
     def remove(self, key: HistoryKey, positions: list[float], is_all: bool) -> None:
         """Remove some checkpoints of a history, or all."""
         saver = self.saver
@@ -489,10 +467,12 @@ class SaverMachine(RuleBasedStateMachine):
             return
 
         rows = self.history(key)
-        picked = [self.pick(key, position) for position in positions]
-        ids = {row.id for row in (rows if is_all else filter(None, picked))}
+        picked = rows if is_all else [self.pick(key, position) for position in positions]
+        ids = {row.id for row in picked if row is not None}
         kept = [row for row in rows if row.id not in ids]
-        check.equal(saver.remove(self.config(key), ids), len(rows) - len(kept), "the count of remove")
+
+        count = saver.remove(self.config(key), ids)
+        check.equal(count, len(rows) - len(kept), "the count of remove")
         self.rows[key] = kept
 
     @rule(index=st.integers(0, 1))
@@ -643,7 +623,8 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
 
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
     older = [""] * (len(infos) - 1)
-    check.equal(check.get_statuses(infos), [rows[-1].stopped or "stalled", *older], "statuses")
+    statuses = [info.status for info in infos]
+    check.equal(statuses, [rows[-1].stopped or "stalled", *older], "statuses")
 
 
 __all__: Sequence[str] = ["SaverMachine"]

@@ -81,17 +81,16 @@ class ListSaver(BaseCheckpointSaver):
         config = RunnableConfig.of(config)
         key = self.key(config)
         with self.lock:
-            history = self.histories.get(key, [])
+            history = [*self.histories.get(key, [])]
             if config.checkpoint_id is None:
                 self.histories[key] = [*history, checkpoint]
                 return config.replace(checkpoint_id=checkpoint.id)
-            ids = [stored.id for stored in history]
-            if config.checkpoint_id not in ids:
-                raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
-            new = [*history]
-            new[ids.index(config.checkpoint_id)] = checkpoint
-            self.histories[key] = new
-            return config
+            for position in reversed(range(len(history))):
+                if history[position].id == config.checkpoint_id:
+                    history[position] = checkpoint
+                    self.histories[key] = history
+                    return config
+            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
 
     def release(self, config=None):
         thread, _ = self.key(config)

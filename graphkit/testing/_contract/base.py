@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from unittest import SkipTest, TestCase
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions, Quality
+from graphkit._saver.capabilities import Quality
 from graphkit.testing import _check as check
 from graphkit.testing._values import CONFIG, application_types
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
+S = TypeVar("S", bound=BaseCheckpointSaver)
 
 TIMEOUT: Final = 30.0
 """Seconds to wait for an expected event; only a failing saver makes a test wait this long."""
@@ -85,9 +87,9 @@ class ContractTests:
         saver.register_types(*application_types())
         return saver
 
-    def open_again(self, saver: BaseCheckpointSaver) -> BaseCheckpointSaver:
+    def open_again(self, saver: S) -> S:
         """Return another saver on the same store that knows the contract's types."""
-        other = self.reopen(saver)
+        other = cast("S", self.reopen(saver))
         other.register_types(*application_types())
         return other
 
@@ -95,15 +97,15 @@ class ContractTests:
         """Return two savers on one new store; see `open`."""
         return self.readers_of(self.open())
 
-    def readers_of(self, saver: BaseCheckpointSaver) -> tuple[BaseCheckpointSaver, BaseCheckpointSaver]:
+    def readers_of(self, saver: S) -> tuple[S, S]:
         """Return the saver that wrote and another one on its store; both must read the same."""
         return saver, self.open_again(saver)
 
-    def open_versioned(self, *needed: Quality) -> Any:
-        """Return a new saver that keeps versions; skip the test if it keeps none."""
+    def open_with(self, capability: type[Any], *needed: Quality) -> Any:
+        """Return a new saver that has the methods of a capability; skip the test if it has not. See `open`."""
         saver = self.open(*needed)
-        if not isinstance(saver, HasVersions):
-            self.skip("keeps no versions")
+        if not isinstance(saver, capability):
+            self.skip(f"the saver does not declare {capability.__name__}")
         return saver
 
     def assert_history(
@@ -151,6 +153,14 @@ class ContractTests:
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:
-    """Call a function in another thread, outside of any run."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call, *args).result(TIMEOUT)
+    """Call a function in another thread, outside of any run. A call that hangs is left behind."""
+    future: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(TIMEOUT)

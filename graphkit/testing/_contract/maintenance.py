@@ -95,6 +95,7 @@ class MaintenanceTests(ContractTests):
             metadata = {"user": "u", "n": number, "none": None, "deep": {"a": [is_odd]}}
             put_state(saver, {"n": number}, metadata=metadata)
 
+        saver.add_tags(CONFIG, "tag")
         put_state(saver, {"n": 6}, OTHER, metadata={"user": "v", "n": 6})
         if saver.lists_namespaces:
             put_state(saver, {"n": 5}, NESTED, metadata={"user": "u", "n": 5})
@@ -106,7 +107,7 @@ class MaintenanceTests(ContractTests):
 
             # The order within a history is newest first; that of the namespaces is undefined.
             root_infos = [info for info in infos if not info.checkpoint_ns]
-            check.equal(_get_numbers(root_infos), [3, 2, 1, 0])
+            check.items(root_infos, reader.history(CONFIG))
 
             _assert_found(reader, {"deep": {"a": [1]}}, [3, 1])
             _assert_found(reader, {"n": 2, "user": "u"}, [2])
@@ -250,24 +251,27 @@ class MaintenanceTests(ContractTests):
     # Remove
 
     def test_remove_removes_single_checkpoints(self) -> None:
-        saver = self.open()
-        if not isinstance(saver, SupportsRemove):
-            self.skip("the saver does not declare remove")
-        oldest, tagged, middle, latest = grow_list(saver, CONFIG, 4)
-        saver.add_tags(config_of(tagged), "tag")
-        saver.put_writes(config_of(tagged), {"w": 1})
+        saver = self.open_with(SupportsRemove)
+        oldest, kept, middle, latest = grow_list(saver, CONFIG, 4)
+        kept_config = config_of(kept)
+        saver.add_tags(kept_config, "tag")
+        saver.put_writes(kept_config, {"w": 1})
+        nested = put_state(saver, {"n": 1}, NESTED, id=latest.id)
 
-        check.equal(saver.remove(CONFIG, [oldest.id, middle.id, latest.id, "unknown"]), 3)
-        self.assert_history(saver, CONFIG, [tagged])
-        check.tags(saver, config_of(tagged), "tag")
-        check.writes(saver, config_of(tagged), {"w": 1})
+        removed = saver.remove(CONFIG, [oldest.id, middle.id, latest.id, "unknown"])
+
+        check.equal(removed, 3)
+        self.assert_history(saver, CONFIG, [kept])
+        check.tags(saver, kept_config, "tag")
+        check.writes(saver, kept_config, {"w": 1})
+        # Each namespace is a history of its own.
+        self.assert_history(saver, NESTED, [nested])
+
         check.equal(saver.remove(CONFIG, [oldest.id]), 0)
-        check.equal(saver.remove(OTHER, [tagged.id]), 0)
+        check.equal(saver.remove(OTHER, [kept.id]), 0)
 
     def test_a_thread_without_checkpoints_does_not_exist(self) -> None:
-        saver = self.open("lists_threads")
-        if not isinstance(saver, SupportsRemove):
-            self.skip("the saver does not declare remove")
+        saver = self.open_with(SupportsRemove, "lists_threads")
         checkpoints = grow_list(saver, CONFIG, 2)
         check.equal(saver.remove(CONFIG, [checkpoint.id for checkpoint in checkpoints]), 2)
         self.assert_history(saver, CONFIG, [])
@@ -283,9 +287,7 @@ class MaintenanceTests(ContractTests):
     # Delete idle threads
 
     def test_delete_idle_deletes_only_idle_threads(self) -> None:
-        saver = self.open("lists_threads")
-        if not isinstance(saver, SupportsDeleteIdle):
-            self.skip("the saver does not declare delete_idle")
+        saver = self.open_with(SupportsDeleteIdle, "lists_threads")
         now = datetime.now(UTC)
         yesterday = now - timedelta(days=1)
         tomorrow = now + timedelta(days=1)
@@ -315,9 +317,7 @@ class MaintenanceTests(ContractTests):
     # Erase
 
     def test_erase_deleted_keeps_what_is_not_deleted(self) -> None:
-        saver = self.open()
-        if not isinstance(saver, SupportsErase):
-            self.skip("the saver does not declare erase_deleted")
+        saver = self.open_with(SupportsErase)
         put_state(saver, {"n": 1})
         put_state(saver, {"n": 2})
         saver.put_writes(CONFIG, {"w": 1})

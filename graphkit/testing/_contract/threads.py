@@ -8,7 +8,7 @@ from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ThreadLike
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
-from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
@@ -33,6 +33,8 @@ class ThreadTests(ContractTests):
         saver = self.open()
         other_config = make_config("other")
         checkpoints = grow_list(saver, CONFIG, 4)
+        latest = checkpoints[-1]
+        saver.put_writes(CONFIG, {"w": 1})
         put_state(saver, {"n": 1}, other_config)
 
         tag = saver.release(CONFIG)
@@ -43,10 +45,12 @@ class ThreadTests(ContractTests):
         self.assert_history(saver, CONFIG, [])
         check.count(saver.list(other_config), 1)
 
-        # The thread starts afresh, and the tag does not change.
-        fresh = put_state(saver, {"n": "fresh"})
+        # The thread starts afresh, also if an id occurs again, and the tag does not change.
+        fresh = put_state(saver, {"n": "fresh"}, id=latest.id)
         self.assert_history(saver, CONFIG, [fresh])
-        check.same_checkpoint(tag.checkpoints[0], checkpoints[-1])
+        for reader in self.readers_of(saver):
+            check.no_writes(reader, config_of(latest))
+        check.same_checkpoint(tag.checkpoints[0], latest)
 
     def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         saver = self.open()
@@ -88,13 +92,16 @@ class ThreadTests(ContractTests):
                 state = {"where": [number, n]}
                 checkpoint = put_state(saver, state, config, id=shared_id)
                 histories[number].append(checkpoint)
-                saver.put_writes(config, {"w": n})
+                saver.put_writes(config, {"w": number})
+                saver.add_tags(config, str(number))
 
         replaced_config = configs[1].replace(checkpoint_id="id 0")
         replacement = put_state(saver, {"where": "replaced"}, replaced_config, id="id 0")
         histories[1][0] = replacement
-        for config, history in zip(configs, histories, strict=True):
-            self.assert_history(saver, config, history)
+        for number, config in enumerate(configs):
+            self.assert_history(saver, config, histories[number])
+            check.writes(saver, config, {"w": number})
+            check.tags(saver, config, str(number))
 
     def test_namespaces_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_namespaces")
@@ -173,6 +180,9 @@ class ThreadTests(ContractTests):
         put_state(saver, {"n": 1}, NESTED)
         put_state(saver, {"n": 1}, inner_config)
 
+        # Also a thread with several namespaces is listed once.
+        check.threads(saver, "t", "u", "$default", "only inside")
+
         # A thread is named by its id or by a config; None is the default thread.
         deleted: list[ThreadLike] = ["t", inner_config, None]
         for thread in deleted:
@@ -224,6 +234,9 @@ class ThreadTests(ContractTests):
             check.equal(latest.status, "incomplete")
             check.equal(summary.latest.status, "incomplete")
 
+        with self.raises(CheckpointConflictError):
+            saver.copy("t", "new")
+
         # The copy never finishes; another one replaces it.
         saver.copy("u", "t")
         self.assert_history(saver, CONFIG, checkpoints)
@@ -259,9 +272,11 @@ class VersionTests(ContractTests):
     """Tests the promises of `HasVersions`."""
 
     def test_release_creates_a_version(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
+        # A nested graph has the name of its node as its namespace: savers that do not list namespaces find it, too.
+        nested_config = make_config("t", namespace="a")
         first = grow_list(saver, CONFIG, 3)
-        put_state(saver, {"n": "inner"}, NESTED)
+        nested = put_state(saver, {"n": "inner"}, nested_config)
         check.equal(saver.release(CONFIG).version, 1)
 
         second = put_state(saver, {"n": "second"})
@@ -269,10 +284,7 @@ class VersionTests(ContractTests):
         # The thread is empty now, so that there is nothing to keep.
         check.same(saver.release(CONFIG).version, None)
 
-        readers: list[Any] = [saver, self.open_again(saver)]
-
-        for reader in readers:
-            check.instance(reader, HasVersions)
+        for reader in self.readers_of(saver):
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
             check.equal(reader.last_version_by_thread_id("t"), 2)
@@ -283,6 +295,10 @@ class VersionTests(ContractTests):
             check.equal(tag.version, 1)
             check.checkpoints(tag.checkpoints, first)
 
+            check.equal(sorted(reader.version_namespaces("t", 1)), ["", "a"])
+            check.items(reader.version_namespaces("t"), [""])
+            check.checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
+
             # Without a number, the tag is that of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
@@ -290,7 +306,7 @@ class VersionTests(ContractTests):
                 check.checkpoints(tag.checkpoints, [second])
 
     def test_a_version_keeps_its_states(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
         first = put_state(saver, {"n": 1})
         saver.copy("t", "backup")
         released = saver.release(CONFIG)
@@ -303,14 +319,17 @@ class VersionTests(ContractTests):
         latest = put_state(saver, {"n": 3}, id=first.id)
 
         check.checkpoints(released.checkpoints, [first])
-        readers: list[Any] = [saver, self.open_again(saver)]
-        for reader in readers:
+        for reader in self.readers_of(saver):
             check.checkpoints(reader.tag(CONFIG, 1).checkpoints, [first])
             check.checkpoints(reader.tag(CONFIG, 2).checkpoints, [corrected])
             check.checkpoints(reader.list(CONFIG), [latest])
 
+        # The second copy kept the version of its target. A copy brings none along.
+        saver.copy("t", "u")
+        assert_versions(saver, "u", [])
+
     def test_an_unknown_version_raises(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
         assert_versions(saver, "t", [])
         check.same(saver.last_version_by_thread_id("t"), None)
         check.same(saver.get_version(CONFIG), None)
@@ -323,13 +342,15 @@ class VersionTests(ContractTests):
         for version in (0, 2, -1, 99):
             with self.raises(CheckpointNotFoundError):
                 saver.tag(CONFIG, version)
+            with self.raises(CheckpointNotFoundError):
+                saver.version_namespaces("t", version)
 
         # A thread whose id looks like the name of a version is another thread.
         with self.raises(CheckpointNotFoundError):
             saver.tag(make_config("t-v1"), 1)
 
     def test_versions_of_threads_are_isolated(self) -> None:
-        saver = self.open_versioned()
+        saver = self.open_with(HasVersions)
 
         for thread in HOSTILE_IDS:
             config = make_config(thread)
@@ -345,7 +366,7 @@ class VersionTests(ContractTests):
             check.missing(saver, config)
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
-        saver = self.open_versioned("lists_threads", "measures_size")
+        saver = self.open_with(HasVersions, "lists_threads", "measures_size")
         released = make_config("released")
         both = make_config("both")
         for config in (released, both, make_config("live")):
@@ -374,29 +395,6 @@ class VersionTests(ContractTests):
         put_state(saver, {"n": 3}, released)
         tag = saver.release(released)
         check.equal(tag.version, 1)
-
-    def test_copy_copies_no_versions(self) -> None:
-        saver = self.open_versioned()
-
-        for thread in ("t", "u"):
-            config = make_config(thread)
-            put_state(saver, {"n": thread}, config)
-            saver.release(config)
-
-        put_state(saver, {"n": 2})
-        saver.release(CONFIG)
-        put_state(saver, {"n": 3})
-
-        saver.copy("t", "u")
-
-        # The target keeps the versions it had.
-        assert_versions(saver, "u", [1])
-
-        tag = saver.tag(OTHER)
-        check.same(tag.checkpoints[0].state, {"n": "u"})
-
-        tag = saver.release(OTHER)
-        check.equal(tag.version, 2)
 
 
 def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:

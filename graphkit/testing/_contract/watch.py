@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 from graphkit._records.config import END, ThreadLike
@@ -44,30 +46,30 @@ class WatchTests(ContractTests):
             check.equal(change.thread_id, "t")
             check.equal(change.checkpoint_ns, "")
 
-    def test_watch_reports_interrupts_answers_and_failures(self) -> None:
+    def test_watch_reports_what_pending_writes_say(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 0})
         interrupt = make_interrupt("x", {"why": 1})
+        timer = {**interrupt, "due": datetime(2031, 4, 1, tzinfo=UTC)}
         failure = make_failure(at=1)
-
+        cancellation = {"reason": "no more", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+        expected: list[tuple[dict[str, Any], str, str | None, object]] = [
+            # Other pending writes, such as the results of `once`, are not reported.
+            ({"interrupt:i": interrupt, "once:1": 2}, "interrupt", "i", interrupt),
+            ({"answer:i": {"yes": True}}, "answer", "i", {"yes": True}),
+            ({"timer:t": timer}, "timer", "t", timer),
+            ({"task:b": {"node": "b"}}, "progress", None, {"node_id": "b"}),
+            ({"failure": failure}, "failure", None, failure),
+            ({"cancelled": cancellation}, "cancel", None, cancellation),
+        ]
         with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
 
-            # Other pending writes, such as the results of `once`, are not reported.
-            other.put_writes(CONFIG, {"interrupt:i": interrupt, "once:1": 2})
-            change = _get_change(watch, "interrupt")
-            check.equal(change.id, "i")
-
-            other.put_writes(CONFIG, {"answer:i": {"yes": True}})
-            change = _get_change(watch, "answer")
-
-            check.equal(change.id, "i")
-            check.same(change.value, {"yes": True})
-
-            other.put_writes(CONFIG, {"failure": failure})
-            change = _get_change(watch, "failure")
-
-            check.equal(change.value["message"], "m")
+            for writes, kind, interrupt_id, value in expected:
+                other.put_writes(CONFIG, writes)
+                change = _get_change(watch, kind)
+                check.equal(change.id, interrupt_id)
+                check.same(change.value, value)
             check.same(watch.get(0), None)
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
@@ -144,6 +146,7 @@ class WatchTests(ContractTests):
 
             changes = _collect_until(one_namespace, nested_id, own_id)
             check.equal(_get_namespaces(changes), {"a/b", "a"})
+            check.same(one_namespace.get(0), None)
 
     def test_watch_reports_release_and_delete(self) -> None:
         saver = self.open()
@@ -165,81 +168,84 @@ class WatchTests(ContractTests):
 
     def test_watch_ends_when_the_thread_has_a_status(self) -> None:
         saver = self.open()
-        with ThreadPoolExecutor(1) as pool:
-            # The thread does not exist yet.
-            reader = pool.submit(list[Change], saver.watch("t", interval=_INTERVAL, until="finished"))
-            other = self.open_again(saver)
-            put_state(other, {"n": 0}, OTHER, next_node_id=END)
-            put_state(other, {"n": 0})
-            other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-            put_state(other, {"n": 1}, next_node_id=END)
-            changes = [change for change in reader.result(TIMEOUT) if change.kind != "idle"]
-        check.equal([change.kind for change in changes], ["checkpoint", "interrupt", "checkpoint"])
-        rows = [change.to_dict() for change in changes]
-        check.equal(rows[-1]["status"], "finished")
-        check.equal(rows[-1]["next"], END)
-        # It has the status already.
-        again = saver.watch("t", latest=True, interval=_INTERVAL, until="finished")
-        check.equal([change.kind for change in again], ["checkpoint"])
-        check.equal(again.reached, "finished")
-        check.equal([*saver.watch("t", interval=_INTERVAL, until="failed")], [])
+        # The thread does not exist yet.
+        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        other = self.open_again(saver)
+        put_state(other, {"n": 0}, OTHER, next_node_id=END)
+        put_state(other, {"n": 0})
+        other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        put_state(other, {"n": 1}, next_node_id=END)
 
-    def test_watch_ends_when_the_run_is_over_or_the_thread_is_gone(self) -> None:
+        changes = _read_to_the_end(watch)
+        check.equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"])
+        last = changes[-1].to_dict()
+        check.equal(last["status"], "finished")
+        check.equal(last["next"], END)
+        check.equal(watch.reached, "finished")
+
+        # The thread has the status already.
+        again = saver.watch("t", latest=True, interval=_INTERVAL, until="finished")
+        check.equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"])
+        check.equal(again.reached, "finished")
+
+        # The run of the thread is over, so that it does not fail any more.
+        failed = saver.watch("t", interval=_INTERVAL, until="failed")
+        check.items(_read_to_the_end(failed), [])
+        check.equal(failed.reached, "finished")
+
+    def test_watch_ends_when_the_run_has_failed(self) -> None:
         saver = self.open()
-        failure = make_failure(at=1)
-        for end, reached in (
-            (lambda: saver.put_writes(CONFIG, {"failure": failure}), "failed"),
-            (lambda: saver.delete("t"), None),
-        ):
-            put_state(saver, {"n": 0})
-            with saver.watch("t", interval=_INTERVAL, until="finished") as watch:
-                end()
-                changes = [change for change in watch if change.kind != "idle"]
-            check.equal(changes[-1].kind, "failure" if reached else "delete")
-            check.equal(watch.reached, reached)
+        put_state(saver, {"n": 0})
+        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
+
+        check.equal(_get_kinds(_read_to_the_end(watch)), ["failure"])
+        check.equal(watch.reached, "failed")
+
+    def test_watch_ends_when_the_thread_is_gone(self) -> None:
+        saver = self.open()
+        put_state(saver, {"n": 0})
+        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        saver.delete("t")
+
+        check.equal(_get_kinds(_read_to_the_end(watch)), ["delete"])
+        check.equal(watch.reached, None)
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
         saver = self.open("lists_threads")
+        new = make_config("new")
         put_state(saver, {"n": 0})
         put_state(saver, {"n": 0}, OTHER)
-        with saver.watch(interval=_INTERVAL, until="finished") as watch:
-            put_state(saver, {"n": 1}, next_node_id=END)
-            check.equal(check.not_none(watch.get(TIMEOUT)).thread_id, "t")
-            check.same(watch.get(0.0), None)
-            check.same(watch.reached, None)
-            put_state(saver, {"n": 0}, make_config("new"))
-            put_state(saver, {"n": 1}, OTHER, next_node_id=END)
-            put_state(saver, {"n": 1}, make_config("new"), next_node_id=END)
-            check.equal({change.thread_id for change in watch}, {OTHER.thread, "new"})
+        watch = saver.watch(interval=_INTERVAL, until="finished")
+
+        put_state(saver, {"n": 1}, next_node_id=END)
+        change = _get_change(watch, "checkpoint")
+        check.equal(change.thread_id, "t")
+        check.same(watch.get(0), None)
+        check.same(watch.reached, None)
+
+        put_state(saver, {"n": 0}, new)
+        put_state(saver, {"n": 1}, OTHER, next_node_id=END)
+        put_state(saver, {"n": 1}, new, next_node_id=END)
+        changes = _read_to_the_end(watch)
+        check.equal({change.thread_id for change in changes}, {"u", "new"})
+        check.equal(watch.reached, "finished")
 
     # The life of a watch
 
-    def test_close_ends_a_watch(self) -> None:
-        saver = self.open()
-
-        with ThreadPoolExecutor(1) as pool:
-            watch = saver.watch("t", interval=_INTERVAL)
-            reader = pool.submit(list[Change], watch)
-            put_state(saver, {"n": 0})
-            watch.close()
-
-            # The iteration ends; it is a race whether it reports the checkpoint before.
-            changes = reader.result(TIMEOUT)
-
-        kinds = {change.kind for change in changes}
-        check.equal(kinds - {"checkpoint"}, set())
-        check.same(watch.get(TIMEOUT), None)
-
-    def test_wake_ends_a_waiting_get(self) -> None:
+    def test_wake_and_close_end_a_waiting_get(self) -> None:
         saver = self.open()
         watch = saver.watch("t", interval=_INTERVAL)
 
-        with watch, ThreadPoolExecutor(1) as pool:
-            reader = pool.submit(watch.get)
-            watch.wake()
+        with ThreadPoolExecutor(1) as pool:
+            for end in (watch.wake, watch.close):
+                reader = pool.submit(watch.get, 2 * TIMEOUT)
+                end()
+                check.same(reader.result(TIMEOUT), None)
 
-            check.same(reader.result(TIMEOUT), None)
-            check.same(watch.get(0), None)
+        # A watch that is closed reports nothing more.
+        put_state(saver, {"n": 0})
+        check.same(watch.get(TIMEOUT), None)
 
     def test_watch_refuses_an_unknown_status_and_no_interval(self) -> None:
         wrong: list[dict[str, Any]] = [{"until": "finishd"}]
@@ -252,6 +258,7 @@ class WatchTests(ContractTests):
 
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
         saver = self.open()
+        check.same(saver.wait_for_resume("t"), True)  # it does not exist
         put_state(saver, {"n": 0})
         check.same(saver.wait_for_resume("t"), True)
 
@@ -333,6 +340,17 @@ def _get_change(watch: Watch, kind: str) -> Change:
     return change
 
 
+def _read_to_the_end(watch: Watch) -> list[Change]:
+    """Return the changes that a watch reports until it ends by itself, but those of the kind "idle"."""
+    changes: list[Change] = []
+    deadline = monotonic() + TIMEOUT
+    while (change := watch.get(max(0.0, deadline - monotonic()))) is not None:
+        if change.kind != "idle":
+            changes.append(change)
+    check.true(monotonic() < deadline, f"the watch did not end after {changes}")
+    return changes
+
+
 def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     """Return the changes that a watch reports until it has reported all these checkpoints."""
     missing = set(ids)
@@ -345,6 +363,10 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
             missing.discard(change.checkpoint.id)
 
     return changes
+
+
+def _get_kinds(changes: Iterable[Change]) -> list[str]:
+    return [change.kind for change in changes]
 
 
 def _get_checkpoint_ids(changes: Iterable[Change]) -> list[str]:

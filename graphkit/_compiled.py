@@ -140,6 +140,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
+        check_options("a run", options, RunOptions.__annotations__)  # stream also takes a mode
         last: NodeOutput[StateT]
         for last in self.stream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007 - every run has a last output
             pass
@@ -392,6 +393,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke_final`."""
+        check_options("a run", options, RunOptions.__annotations__)
         last: NodeOutput[StateT]
         async for last in self.astream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007
             pass

@@ -208,6 +208,9 @@ class SqliteConnection:
                 # Another connection holds a lock, so that trying again may help.
                 is_busy = get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
                 if not is_busy:
+                    if sql.startswith("DELETE") and get_name(error) in _STALE:
+                        # The records of a history go with it; a damaged index has hidden some.
+                        raise make_damage_error(self.path, error) from error
                     raise translate_error(error, self.path, operation) from error
                 if backoff is None:
                     check_may_wait()
@@ -365,7 +368,7 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
     # An operational error without a name comes from the module: a text is no UTF-8.
     is_undecodable = not name and type(error).__name__ in {"OperationalError", "UnicodeDecodeError"}
     if name.startswith("SQLITE_CORRUPT") or is_undecodable:
-        return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
+        return make_damage_error(path, error)
     if is_no_such_table(error) or "already exists" in str(error):
         return make_table_error(path, str(error))
     reason: OSError | str = f"{error} ({name or type(error).__name__})"
@@ -378,6 +381,11 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
             if name.startswith(prefix):
                 reason = OSError(number, f"{error} ({name}); {advice}")
     return CheckpointStorageError(path, operation, reason)
+
+
+def make_damage_error(path: str, error: Exception) -> DatabaseDamagedError:
+    """Return the error for damage that SQLite has found."""
+    return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
 
 
 def make_format_error(path: str) -> CheckpointFormatError:

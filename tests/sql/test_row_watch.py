@@ -56,13 +56,12 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert take(watch).kind == "delete"
 
 
-def test_a_watch_that_begins_before_the_last_keyframe_reads_what_is_put_meanwhile(saver, open_saver):
-    other = open_saver()
-    ids = [put(other)]
+def test_a_watch_that_begins_before_the_last_keyframe_reads_what_is_put_meanwhile(saver):
+    ids = [put(saver)]
     with saver.watch("t", latest=True, interval=LONG) as watch:
-        ids += [put(other, number=number) for number in range(1, 24)]
+        ids += [put(saver, number=number) for number in range(1, 24)]
         assert take_id(watch) == ids[0]
-        ids.append(put(other, number=24))
+        ids.append(put(saver, number=24))
         assert [take_id(watch) for _ in ids[1:]] == ids[1:]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -142,6 +142,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
+        check_options("a run", options, RunOptions.__annotations__)  # stream also takes a mode
         last: NodeOutput[StateT]
         for last in self.stream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007 - every run has a last output
             pass
@@ -155,18 +156,18 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         *,
         stream_mode: StepMode | None = None,
         **options: Unpack[RunOptions],
-    ) -> Iterator[NodeOutput[StateT]]: ...
+    ) -> Generator[NodeOutput[StateT], None, None]: ...
     @overload
     def stream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Modes, **options: Unpack[RunOptions]
-    ) -> Iterator[tuple[StreamMode, Any]]: ...
+    ) -> Generator[tuple[StreamMode, Any], None, None]: ...
     @overload
     def stream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Mode, **options: Unpack[RunOptions]
-    ) -> Iterator[Any]: ...
+    ) -> Generator[Any, None, None]: ...
     def stream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """Run the graph, and yield START, each node and END as the run reaches them.
 
         If the run stops, the last output is InterruptionMetadata. The run starts when the caller
@@ -193,7 +194,9 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             return outputs
         return select_items(outputs, run.history)
 
-    def stream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> Iterator[NodeOutput[StateT]]:
+    def stream_snapshots(
+        self, input: Input[StateT], config: ConfigLike = None
+    ) -> Generator[NodeOutput[StateT], None, None]:
         """As `stream`, with a StateSnapshot for every stored checkpoint."""
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
@@ -382,6 +385,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
     ) -> NodeOutput[StateT]:
         """As `invoke_final`."""
+        check_options("a run", options, RunOptions.__annotations__)
         last: NodeOutput[StateT]
         async for last in self.astream(input, config, stream_mode=StreamMode.VALUES, **options):  # noqa: B007
             pass
@@ -395,18 +399,18 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         *,
         stream_mode: StepMode | None = None,
         **options: Unpack[RunOptions],
-    ) -> AsyncIterator[NodeOutput[StateT]]: ...
+    ) -> AsyncGenerator[NodeOutput[StateT], None]: ...
     @overload
     def astream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Modes, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[tuple[StreamMode, Any]]: ...
+    ) -> AsyncGenerator[tuple[StreamMode, Any], None]: ...
     @overload
     def astream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Mode, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[Any]: ...
+    ) -> AsyncGenerator[Any, None]: ...
     def astream(
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """As `stream`. With mode "custom", the run goes on in an asyncio task of its own."""
         config = _with_stream_mode(config, stream_mode)
         run = self._make_run(input, config, options)
@@ -415,7 +419,9 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             return outputs
         return aselect_items(outputs, run.history)
 
-    def astream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> AsyncIterator[NodeOutput[StateT]]:
+    def astream_snapshots(
+        self, input: Input[StateT], config: ConfigLike = None
+    ) -> AsyncGenerator[NodeOutput[StateT], None]:
         """As `stream_snapshots`."""
         return self.astream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 

@@ -37,6 +37,7 @@ _NAMES_ELSEWHERE: Final[Mapping[str, str]] = {
     "parent_config": "parent_id is the id of the parent",
     "recursion_limit": "it is max_iterations of compile() and of RunnableConfig",
     "run": "call invoke, stream or resume",
+    "stream_mode": "stream and astream have it, and so has the config",
     "stream_writer": "config.dispatch(value) adds a value to the stream",
     "subgraphs": "every stream has the steps of nested graphs; their outputs are is_subgraph",
     "tasks": "next is the node that runs next, and interrupts has what waits for an answer",

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from logging import getLogger
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from graphkit._options import check_choice
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions, Progress
-from graphkit._saver.failed_threads import FailedThreads
+from graphkit._saver.capabilities import HasBaseDirectory, HasVersions, Progress
+from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, check_stores, hold_both
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
@@ -41,6 +42,7 @@ from graphkit.errors import (
     CheckpointKeyError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
+    CheckpointStorageError,
     ThreadBusyError,
 )
 
@@ -60,7 +62,7 @@ _OF_ONE_THREAD: Final = (
     CheckpointSerializationError,
     ThreadBusyError,
 )
-"""Errors that the next thread need not meet. A full disk or a lost connection would stop all others, too."""
+"""Errors that the next thread need not meet."""
 
 
 # Copy
@@ -134,7 +136,8 @@ def copy_threads(
             threads are copied.
         CheckpointSerializationError: a value has a type that is not registered with one of the
             savers; the error names it. All other threads are copied, and what precedes the value.
-        CheckpointStorageError: one of the stores cannot be used. The threads before are copied.
+        CheckpointStorageError: one of the stores cannot be used; the threads before are copied. Or a file
+            of a thread in a directory cannot be read; all other threads are copied.
         ThreadBusyError: a run held a thread until `lock_timeout` of the saver. All other threads are
             copied; after a wait in vain, no other run is waited for.
     """
@@ -161,12 +164,25 @@ def copy_threads(
                 raise
             _LOGGER.warning(_PASSED_OVER, thread_id, error)
             return
+        except CheckpointStorageError as error:
+            # A full disk or a lost connection would stop all others, too; a file that cannot be read does not.
+            if not _is_file_of(source, thread_id, error):
+                raise
+            failed.add(thread_id, error)
+            return
         if not was_missing:
             skipped.append(thread_id)
         copied.append(thread_id)
 
     failed.change_each(chosen, copy, progress)
     return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
+
+
+def _is_file_of(source: BaseCheckpointSaver, thread_id: str, error: CheckpointStorageError) -> bool:
+    """Return whether an error is about a file of one thread: it is a link or a directory, say, or a bad sector."""
+    if is_out_of_resources(error) or not isinstance(source, HasBaseDirectory):
+        return False
+    return Path(error.path).is_relative_to(source.thread_directory(thread_id))
 
 
 def _list_ids(threads: Sequence[str]) -> list[str]:

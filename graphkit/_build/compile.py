@@ -119,7 +119,7 @@ class FlattenedGraph:
                 advice = "name its nodes that lead to END"
             elif target == _end_bridge(name):
                 advice = f"use interrupt_after {target!r}"
-            problems.append(f"interrupt_after names {name!r}, an inlined subgraph without a single last node; {advice}")
+            problems.append(f"interrupt_after names {name!r}, a subgraph, which may end at several nodes; {advice}")
         return problems
 
     def _inline(self, graph_id: str, entry: str, child: FlattenedGraph) -> None:

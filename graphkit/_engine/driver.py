@@ -9,7 +9,7 @@ the saver or the node has no async form of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -541,7 +541,7 @@ async def adrive_live(
             task.result()
 
 
-def select_items(outputs: Generator[NodeOutput[Any], None, None], history: RunHistory) -> Iterator[Any]:
+def select_items(outputs: Generator[NodeOutput[Any], None, None], history: RunHistory) -> Generator[Any, None, None]:
     """Yield what a stream of the modes of the run's config shows."""
     modes = history.config.stream_mode
     items: Generator[Item, None, None] = outputs
@@ -552,7 +552,7 @@ def select_items(outputs: Generator[NodeOutput[Any], None, None], history: RunHi
             yield from _show(item, modes)
 
 
-async def aselect_items(outputs: AsyncGenerator[NodeOutput[Any]], history: RunHistory) -> AsyncIterator[Any]:
+async def aselect_items(outputs: AsyncGenerator[NodeOutput[Any]], history: RunHistory) -> AsyncGenerator[Any]:
     """As `select_items`."""
     modes = history.config.stream_mode
     items: AsyncGenerator[Item] = outputs

@@ -59,10 +59,14 @@ class FailedThreads:
         except self._catches as error:
             if isinstance(error, self._fatal) or is_out_of_resources(error):
                 raise
-            self._thread_ids.append(thread_id)
-            if self._first is None:
-                self._first = error
-            self.has_waited = self.has_waited or isinstance(error, ThreadBusyError)
+            self.add(thread_id, error)
+
+    def add(self, thread_id: str, error: Exception) -> None:
+        """Record an error of one thread."""
+        self._thread_ids.append(thread_id)
+        if self._first is None:
+            self._first = error
+        self.has_waited = self.has_waited or isinstance(error, ThreadBusyError)
 
     def change_each(
         self,

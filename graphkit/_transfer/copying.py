@@ -332,7 +332,7 @@ def check_stores(
 
 _ROUNDS: Final = 5
 """A human may answer an interrupt while its thread is copied, so that something is missing again."""
-_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError)
+_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
 """What reading a thread raises that is there."""
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 """How a system says that a lock file cannot be made."""

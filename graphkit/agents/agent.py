@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Self, final, overload
 
@@ -109,11 +109,11 @@ class Agent:
     @overload
     def stream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
-    ) -> Iterator[NodeOutput]: ...
+    ) -> Generator[NodeOutput, None, None]: ...
     @overload
     def stream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None, *, stream_mode: Any
-    ) -> Iterator[Any]: ...
+    ) -> Generator[Any, None, None]: ...
     def stream(
         self,
         state: AgentInput,
@@ -121,7 +121,7 @@ class Agent:
         checkpoint_id: str | None = None,
         *,
         stream_mode: Any = None,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, None]:
         """As `run`, but yield each output: pieces of text, finished nodes, and the end or the stop.
 
         A piece of text is a StreamingOutput whose `chunk` is a str. The last output of a run that
@@ -139,11 +139,11 @@ class Agent:
     @overload
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
-    ) -> AsyncIterator[NodeOutput]: ...
+    ) -> AsyncGenerator[NodeOutput, None]: ...
     @overload
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None, *, stream_mode: Any
-    ) -> AsyncIterator[Any]: ...
+    ) -> AsyncGenerator[Any, None]: ...
     def astream(
         self,
         state: AgentInput,
@@ -151,7 +151,7 @@ class Agent:
         checkpoint_id: str | None = None,
         *,
         stream_mode: Any = None,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """As `stream`."""
         graph, given, config = self._prepare("astream", state, thread_id, checkpoint_id)
         return graph.astream(given, config, stream_mode=stream_mode)

@@ -17,7 +17,14 @@ from graphkit._saver.capabilities import list_versions
 from graphkit._wording import simplify_text, suggest
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError, CheckpointNotFoundError, GraphKitError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+    GraphKitError,
+)
 
 if TYPE_CHECKING:
     from graphkit._compiled import CompiledGraph
@@ -27,6 +34,8 @@ _MIN_ID_LENGTH: Final = 4
 """Characters that suffice to name a checkpoint id, if they are unique."""
 _MAX_JOINED: Final = 5
 _ELLIPSIS: Final = "…"
+_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
+"""What looking for a thread raises that is there."""
 
 
 def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = False) -> str:
@@ -66,8 +75,8 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
     try:
         return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
-    except (CheckpointCorruptionError, CheckpointKeyError):
-        return True
+    except _UNREADABLE:
+        return True  # What the command does with it raises the error again, reports it, or does not mind.
 
 
 def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: str | None) -> CheckpointInfo:

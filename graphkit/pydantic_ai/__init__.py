@@ -11,7 +11,7 @@ calls are recorded one by one. If it ends with tools that wait for an approval o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,19 +111,20 @@ class DurableAgent(Generic[_OutputT]):
 
     def stream(
         self, prompt: _Prompt, thread_id: str, *, deps: Any = None
-    ) -> Iterator[AgentStreamEvent | DurableResult[_OutputT]]:
+    ) -> Generator[AgentStreamEvent | DurableResult[_OutputT], None, None]:
         """As `astream`, for code that is on no event loop."""
         return iterate(self.astream(prompt, thread_id, deps=deps))
 
-    async def astream(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> Any:
+    async def astream(
+        self, prompt: _Prompt, thread_id: str, *, deps: Any = None
+    ) -> AsyncGenerator[AgentStreamEvent | DurableResult[_OutputT], None]:
         """As `arun`, but yield the events of the agent while they happen, and the result last.
 
         The events of model calls that are recorded already are left out.
         """
         graph = self._make_graph(deps, is_streamed=True)
         config = RunnableConfig(thread_id)
-        stream: Any = graph.astream(await self._make_input(graph, prompt, config), config)
-        async with aclosing(stream) as outputs:
+        async with aclosing(graph.astream(await self._make_input(graph, prompt, config), config)) as outputs:
             async for output in outputs:
                 if isinstance(output, StreamingOutput):
                     yield output.chunk

@@ -102,8 +102,10 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
             meta = payloads.unpack_payload(path, frame)
         if isinstance(meta, dict):
             return meta
-    except (OSError, CheckpointCorruptionError) as error:
+    except CheckpointCorruptionError as error:
         problem = error
+    except OSError as error:
+        problem = error.strerror or error
     _LOGGER.warning("%s cannot be read: %s", path, problem)
     return {}
 

@@ -12,7 +12,7 @@ cases the writer reads what is new and makes its record again.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError
@@ -70,7 +70,8 @@ class Rows:
         if position != self._end:
             self.start = position
         if position not in self._frames:
-            self._positions.append(position)
+            # Nearly always the last one. A reader that goes on before the last keyframe has that one already.
+            insort(self._positions, position)
             self._frames[position] = frame
             self.size += len(frame)
         self._end = position + len(frame)

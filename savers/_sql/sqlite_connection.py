@@ -71,6 +71,8 @@ _RESTORE: Final = (
     "restore a backup, or copy the threads that can be read to a new file, with graphkit copy --to; "
     ".recover of SQLite's shell may save rows of the others"
 )
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What a statement raises; the second if SQLite's message quotes what is no text."""
 _OPENING: Final = threading.Lock()
 """Held while a connection is opened, and during a fork."""
 
@@ -202,10 +204,13 @@ class SqliteConnection:
         while True:
             try:
                 return self._execute(sql, parameters)
-            except sqlite3.Error as error:
+            except _ERRORS as error:
                 # Another connection holds a lock, so that trying again may help.
                 is_busy = get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
                 if not is_busy:
+                    if sql.startswith("DELETE") and get_name(error) in _STALE:
+                        # The records of a history go with it; a damaged index has hidden some.
+                        raise make_damage_error(self.path, error) from error
                     raise translate_error(error, self.path, operation) from error
                 if backoff is None:
                     check_may_wait()
@@ -239,7 +244,7 @@ class SqliteConnection:
         try:
             with self.mutex:
                 return self._raw.executemany(sql, rows).rowcount
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             raise translate_error(error, self.path, "write") from error
 
     def roll_back_if_open(self) -> None:
@@ -328,7 +333,7 @@ def read_without_opening(path: str, sql: str, lock_timeout: float) -> list[Row] 
     try:
         with _OPENING, closing(sqlite3.connect(location, uri=True, timeout=lock_timeout)) as raw:
             return raw.execute(sql).fetchall()
-    except sqlite3.Error as error:
+    except _ERRORS as error:
         if is_no_such_table(error):
             return None
         raise translate_error(error, path, "read") from error
@@ -361,9 +366,9 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
     if name == "SQLITE_NOTADB":
         return make_format_error(path)
     # An operational error without a name comes from the module: a text is no UTF-8.
-    is_undecodable = not name and type(error).__name__ == "OperationalError"
+    is_undecodable = not name and type(error).__name__ in {"OperationalError", "UnicodeDecodeError"}
     if name.startswith("SQLITE_CORRUPT") or is_undecodable:
-        return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
+        return make_damage_error(path, error)
     if is_no_such_table(error) or "already exists" in str(error):
         return make_table_error(path, str(error))
     reason: OSError | str = f"{error} ({name or type(error).__name__})"
@@ -376,6 +381,11 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
             if name.startswith(prefix):
                 reason = OSError(number, f"{error} ({name}); {advice}")
     return CheckpointStorageError(path, operation, reason)
+
+
+def make_damage_error(path: str, error: Exception) -> DatabaseDamagedError:
+    """Return the error for damage that SQLite has found."""
+    return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
 
 
 def make_format_error(path: str) -> CheckpointFormatError:

@@ -135,6 +135,16 @@ def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
     assert graphkit("delete", store, "order-17", "--yes").code == 11
 
 
+@pytest.mark.parametrize("thread", ["order-17", "order-18"])
+def test_a_thread_with_a_file_that_is_not_its_log_is_reported_and_can_be_deleted(store, thread):
+    (directory,) = store.glob("t-order-17-*")
+    (log,) = store.glob("t-order-18-*/log")
+    (directory / "log").replace(log)
+    (directory / "log").mkdir()
+    assert graphkit("verify", store, thread).lines[1].split()[1] == "foreign"
+    assert graphkit("delete", store, thread, "--yes").out.startswith(f"deleted {thread}, ")
+
+
 def test_compact(saver, store):
     at = RunnableConfig("order-17", "00000000-0000-7000-8000-000000000002")
     for number in range(20):

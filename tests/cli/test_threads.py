@@ -119,6 +119,10 @@ def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
     assert done.err.startswith("graphkit: warning: ")
     assert "cannot be read" in done.err
 
+    log.unlink()
+    log.mkdir()
+    assert graphkit("threads", store).err.endswith("read: it is a directory where a file should be; move it away\n")
+
 
 def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
     store = tmp_path / "odd"

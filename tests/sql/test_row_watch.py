@@ -56,6 +56,15 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert take(watch).kind == "delete"
 
 
+def test_a_watch_that_begins_before_the_last_keyframe_reads_what_is_put_meanwhile(saver):
+    ids = [put(saver)]
+    with saver.watch("t", latest=True, interval=LONG) as watch:
+        ids += [put(saver, number=number) for number in range(1, 24)]
+        assert take_id(watch) == ids[0]
+        ids.append(put(saver, number=24))
+        assert [take_id(watch) for _ in ids[1:]] == ids[1:]
+
+
 def test_a_reader_that_sleeps_is_woken_by_a_change_by_wake_and_by_close(saver, monkeypatch):
     monkeypatch.setattr("graphkit._to_thread._LONGEST_SLEEP", LONG / 2)
     sleep = Watch._sleep_until

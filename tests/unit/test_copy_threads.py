@@ -301,19 +301,22 @@ def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
     assert timeouts == {"t00": None, "t02": 0, "t05": 0}
 
 
-@pytest.mark.parametrize("named", [None, ["b", "c", "a"]])
+@pytest.mark.parametrize("named", [None, ["b", "c", "a", "d"]])
 def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     source, target = FileSystemSaver(tmp_path, fsync="never"), MemorySaver()
-    for name in "abc":
+    for name in "abcd":
         for number in range(3):
             source.put(RunnableConfig(name), checkpoint(number, "n", "n", {"text": f"{number} " * 100}))
     source.close()
     damage(tmp_path, "b", -400)
-    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot copy b; all others are done\)$") as caught:
+    (log,) = tmp_path.glob("t-c-*/log")
+    log.unlink()
+    log.mkdir()
+    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot copy b, c; all others are done\)$") as caught:
         copy_threads(source, target, named)
 
     assert caught.value.path == str(*tmp_path.glob("t-b-*/log"))
-    assert sorted(target.threads()) == ["a", "c"]
+    assert sorted(target.threads()) == ["a", "d"]
 
 
 def test_a_version_without_checkpoints_does_not_stop_the_copy_of_other_threads():

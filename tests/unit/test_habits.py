@@ -126,6 +126,7 @@ EXPLAINED = [
     (lambda: chain().compile().invoke({}, interupt_before=[]), TypeError, "interupt_before.*interrupt_before"),
     (lambda: chain().compile().stream({}, context={}), TypeError, "context.*metadata"),
     (lambda: chain().compile().invoke_final({}, x={}), TypeError, "x.*interrupt_after"),
+    (lambda: chain().compile().invoke({}, stream_mode="updates"), TypeError, "no option 'stream_mode'.*astream"),
     (lambda: chain().compile().invoke(Command("second")), errors.GraphRunnerError, "Command"),
     (lambda: chain().compile().invoke(Foreign()), errors.GraphRunnerError, r"langgraph\.types\.Command"),
     (lambda: chain().compile().stream({}, stream_mode="messages"), ValueError, "'messages'.*'values'.*'custom'"),

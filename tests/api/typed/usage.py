@@ -3,6 +3,7 @@
 
 import operator
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, assert_type
 
@@ -148,8 +149,10 @@ async def run(app: CompiledGraph[Order]) -> None:
     for mode, item in app.stream({}, stream_mode=["updates", "custom"]):
         assert_type(mode, StreamMode)
         print(item)
-    async for output in app.astream({}):
-        assert_type(output.state, Order)
+    async with aclosing(app.astream({})) as outputs:
+        async for output in outputs:
+            assert_type(output.state, Order)
+    app.stream({}).close()
 
 
 def read() -> None:

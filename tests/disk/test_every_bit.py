@@ -17,7 +17,8 @@ from tests.support.disks import quiet
 from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
 ODD = "Not Plain!"
-PLACES = [("plain", ""), ("plain", "inner"), (ODD, ""), (ODD, "Sub graph!"), ("released", "")]
+SHORT = [(ODD, ""), (ODD, "Sub graph!"), ("released", "")]
+"""Each has one checkpoint: more would be stored as those of the other threads are."""
 KEYS = {"key": bytes(32)}
 
 
@@ -25,14 +26,15 @@ def open_saver(root, **options):
     return FileSystemSaver(root, fsync="never", compression=Compression(threshold=300), lock_timeout=0, **options)
 
 
-def fill(saver, thread, namespace=""):
+def fill(saver, thread, namespace="", *, first=0):
+    """Store the checkpoints up to number 2, with all kinds of records."""
     config = RunnableConfig(thread, checkpoint_ns=namespace)
-    for number in range(3):
+    for number in range(first, 3):
         items = [f"item {n}" for n in range(number, number + 12)]
         saver.put(config, made(number, items=items, text="lorem ipsum " * 30, zeros=bytes(600)))
     saver.put_writes(config, {"branch": [1, "x"]})
     saver.add_tags(config, "good")
-    replaced = made(1, items=["instead"])
+    replaced = made(max(first, 1), items=["instead"])
     saver.put(config.with_check_point_id(replaced.id), replaced)
 
 
@@ -41,8 +43,9 @@ def store(tmp_path_factory):
     root = tmp_path_factory.mktemp("bits") / "store"
     released = RunnableConfig("released")
     with open_saver(root) as saver:
-        for thread, namespace in PLACES:
-            fill(saver, thread, namespace)
+        fill(saver, "plain")
+        for thread, namespace in SHORT:
+            fill(saver, thread, namespace, first=2)
         saver.release(released)
         saver.put(released, made(7))
     with open_saver(root, cipher=KEYS) as saver:
@@ -135,8 +138,8 @@ def sampled(path, many=2):
 
 @pytest.mark.requirement("P52", "promise 3")
 def test_a_sample_of_all_bits_is_noticed_and_corrected(store, sweep):
-    assert len(files_of(store)) == 8
-    assert flip(store, partial(sampled, many=sweep.count(2, 1))) > sweep.count(350, 175)
+    assert len(files_of(store)) == 7
+    assert flip(store, partial(sampled, many=sweep.count(2, 1))) > sweep.count(260, 130)
 
 
 PARTS = 40

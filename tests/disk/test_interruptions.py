@@ -75,10 +75,18 @@ def hold_run_lock(saver):
         saver.add_tags(ROOT, "in a run")
 
 
-SAVERS = ["file", "file-always", "sqlite", "memory", "versioned"]
 SEALING = ["put", "put a long value", "replace", "put_writes"]
 """What seals records; the other operations do on a sealed log what they do on a plain one."""
-CASES = [(kind, name) for kind in SAVERS for name in OPERATIONS] + [("sealed", name) for name in SEALING]
+SYNCING = ["put", "put the first", "put_writes", "release", "copy"]
+"""What waits for the disk: a record that is appended, a new log, and files that are renamed."""
+VERSIONED = ["release", "delete", "copy"]
+"""What a VersionedMemorySaver does in its own way."""
+CASES = [
+    *((kind, name) for kind in ("file", "sqlite", "memory") for name in OPERATIONS),
+    *(("file-always", name) for name in SYNCING),
+    *(("versioned", name) for name in VERSIONED),
+    *(("sealed", name) for name in SEALING),
+]
 
 
 def open_saver(kind, path):

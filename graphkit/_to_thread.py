@@ -9,7 +9,7 @@ for calls whose result is still needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial, wraps
 from threading import Lock, Thread
@@ -133,7 +133,7 @@ def step_through(stream: AsyncIterator[T], runner: Runner) -> Iterator[T]:
         yield item
 
 
-def iterate(stream: Iterator[T] | AsyncIterator[T]) -> Iterator[T]:
+def iterate(stream: Iterator[T] | AsyncIterator[T]) -> Generator[T, None, None]:
     """Yield the items of a stream from sync code; of an async one, in an event loop of its own."""
     if not isinstance(stream, AsyncIterator):
         yield from stream

@@ -12,7 +12,7 @@ from graphkit import GraphResume, HasVersions, RunnableConfig, Tag, interrupt
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
 from tests.support.graphs import make_chain, make_graph
-from tests.support.savers import ListingSaver, ListSaver
+from tests.support.savers import ListingSaver, ListSaver, open_kind
 
 
 class TestFourMethods(SaverContract):
@@ -66,6 +66,16 @@ def test_namespaces_with_checkpoints_of_the_same_id_are_found():
         config = RunnableConfig("t", checkpoint_ns=namespace)
         saver.put(config, made(id="1", node_id="a" if not namespace else "b"))
     assert saver.namespaces("t") == ["", "a", "a/b"]
+
+
+@pytest.mark.parametrize("kind", ["four-methods", "memory", "file", "sqlite"])
+def test_the_newest_of_several_checkpoints_with_one_id_is_replaced(kind, tmp_path):
+    """The contract leaves it open; `put_writes` of the base class would overwrite another checkpoint."""
+    with open_kind(kind, tmp_path) as saver:
+        for number in range(3):
+            saver.put(None, made({"n": number}, id="1"))
+        saver.put(RunnableConfig(checkpoint_id="1"), made({"n": 3}, id="1"))
+        assert [checkpoint.state["n"] for checkpoint in saver.list()] == [3, 1, 0]
 
 
 # Writers at once

@@ -64,17 +64,6 @@ class ReplacesAtTheEnd(MemorySaver):
         return super().put(config, checkpoint)
 
 
-@breaks("test_an_id_may_occur_again_and_the_newest_counts")
-class ReplacesTheOldest(MemorySaver):
-    def put(self, config, checkpoint):
-        config = RunnableConfig.of(config)
-        for record in self._get_history(config).checkpoints:
-            if record.checkpoint.id == config.checkpoint_id:
-                record.checkpoint = checkpoint
-                return config
-        return super().put(config, checkpoint)
-
-
 @breaks("test_an_unfinished_copy_is_incomplete_and_can_be_replaced")
 class RunsHalfCopies(MemorySaver):
     def history(self, config=None):

@@ -326,7 +326,10 @@ class Reader:
             reason = explain_ambiguous(found) if found else explain_unknown(name)
             raise CheckpointSerializationError("", name, reason, raw)
         # Not by its name: the next value may have other fields, and so another class.
-        return self._types.by_type.setdefault(placeholder, ApplicationType(name, placeholder, flavour))
+        entry = self._types.by_type.get(placeholder)
+        if entry is None:
+            entry = self._types.by_type[placeholder] = ApplicationType(name, placeholder, flavour)
+        return entry
 
 
 def read_dict(mapping: dict[Any, Any]) -> FrozenDict:

@@ -176,13 +176,15 @@ class ApplicationType:
 class TypeRegistry:
     """The application types that a codec knows. Threads may share it; registering is atomic."""
 
-    __slots__ = ("_by_name", "_lock", "by_type")
+    __slots__ = ("_by_name", "_lock", "_renamed", "by_type")
 
     def __init__(self) -> None:
         own = ApplicationType("graphkit.MapFailure", MapFailure, "dataclass")  # states have it without the user's doing
         self.by_type: dict[type, ApplicationType] = {MapFailure: own}
         """Each registered class, with the first name under which it was registered."""
         self._by_name: dict[str, ApplicationType] = {own.name: own}
+        self._renamed: dict[str, Sequence[ApplicationType]] = {}
+        """What names of no registered type may mean, as far as they were read: each record of such a name asks."""
         self._lock = threading.RLock()
 
     def list_types(self) -> dict[str, type]:
@@ -214,6 +216,7 @@ class TypeRegistry:
                 return
             entry = ApplicationType(name, cls, flavour)
             self._by_name[name] = entry
+            self._renamed.clear()
             if cls in self.by_type:
                 return
             self.by_type[cls] = entry
@@ -242,10 +245,13 @@ class TypeRegistry:
         known = self._by_name.get(name)
         if known is not None:
             return [known]
-        with self._lock:
-            entries = self.by_type.items()
-            # By name, placeholders are not registered.
-            return [entry for cls, entry in entries if entry.name in self._by_name and is_renamed(name, cls)]
+        found = self._renamed.get(name)
+        if found is None:
+            with self._lock:
+                # By name, placeholders are not registered.
+                entries = [entry for entry in self.by_type.copy().values() if entry.name in self._by_name]
+                found = self._renamed[name] = [entry for entry in entries if is_renamed(name, entry.cls)]
+        return found
 
 
 _BUILTINS: Final = (list, dict, set, frozenset, str, bytes, bytearray, int, float, complex, BaseException, type)

@@ -461,7 +461,7 @@ _END: Final = object()
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Dispatched:
     """A value that a node has dispatched while it runs."""
 

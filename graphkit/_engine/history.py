@@ -332,6 +332,7 @@ class RunHistory:
         is_in_branch: whether an outer run has it in a branch, and records a pause for all branches.
         passable_stops: of a nested run, the ids of its declared stops that a resume passes: those that the
             outer runs have recorded, so that a caller may have seen them; None if there is no outer run.
+        stops_in_outer: the keys of the stops of this run that the outer one has recorded.
         held_locks: the keys of the run locks that this run and the outer runs hold.
     """
 
@@ -385,6 +386,7 @@ class RunHistory:
         self.outer_execution = ""
         self.is_in_branch = False
         self.passable_stops: frozenset[str] | None = None
+        self.stops_in_outer: list[str] = []
         self.held_locks: frozenset[object] = frozenset()
         self.listener: Callable[[Any], None] | None = None
         """Called with each output that a node dispatches; None if the stream waits for the end of the node."""
@@ -417,8 +419,14 @@ class RunHistory:
         nested = RunHistory(program, config, saver, outer=self, outer_state=state)
         nested.outer_execution = f"{self.execution_start()}/{key}"
         nested.is_in_branch = self.is_in_branch or key != ""
-        recorded = frozenset(subgraph_interrupts(self.writes))
+        writes = self.writes.copy()  # other branches record, from other threads too
+        recorded = frozenset(subgraph_interrupts(writes))
         nested.passable_stops = recorded if self.passable_stops is None else recorded & self.passable_stops
+        nested.stops_in_outer = [
+            key
+            for key, waits_in in writes.items()
+            if key.startswith((SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)) and waits_in == namespace
+        ]
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
         nested.reporter.post = self.reporter.post
@@ -659,8 +667,9 @@ class RunHistory:
             combined = {**self._deferred, **writes}
             if combined and self.is_saved:  # else the save failed, and the options say to go on
                 yield Record(self.saver, self._base_config(), combined)
-                # A branch may have deferred more in the meantime.
-                self._deferred = {key: value for key, value in self._deferred.items() if key not in combined}
+                # Not a new dict: a branch may have deferred more in the meantime, and may just be about to.
+                for key in combined:
+                    self._deferred.pop(key, None)
         self.writes.update(writes)
 
     def record_or_defer(self, writes: Mapping[str, Any], *, may_wait: bool = False) -> Steps:
@@ -706,7 +715,8 @@ class RunHistory:
             terms: of a call in a node: its number, and its times.
         """
         is_timer = terms is not None and terms.due is not None
-        waiting = unanswered_timers(self.writes) if is_timer else unanswered_interrupts(self.writes)
+        recorded_writes = self.writes.copy()  # other branches record, from other threads too
+        waiting = unanswered_timers(recorded_writes) if is_timer else unanswered_interrupts(recorded_writes)
         known_id = None
         known: Mapping[str, Any] = EMPTY
         for interrupt_id, recorded in waiting.items():
@@ -785,20 +795,17 @@ class RunHistory:
         answered in the nested one, and a resume goes on.
         """
         outer = self.outer
-        if outer is None:
+        # Mostly there are none. The pending writes of the outer run may be many, and other branches of it record.
+        if outer is None or not self.stops_in_outer:
             return
         open_ids = {*unanswered_stops(self.writes), *subgraph_stops(self.writes)}
-        answered = [
-            key
-            for key, namespace in outer.writes.items()
-            if key.startswith((SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER))
-            and namespace == self.config.checkpoint_ns
-            and key.partition(":")[2] not in open_ids
-        ]
+        answered = [key for key in self.stops_in_outer if key.partition(":")[2] not in open_ids]
         if answered:
+            forgotten = dict.fromkeys(answered)
             if outer.writes.get(ASLEEP):  # no more: if the process dies now, a worker takes it at once
-                answered.append(ASLEEP)
-            yield from outer.record(dict.fromkeys(answered))
+                forgotten[ASLEEP] = None
+            yield from outer.record(forgotten)
+            self.stops_in_outer = [key for key in self.stops_in_outer if key not in forgotten]
             yield from outer.forget_answered()
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:

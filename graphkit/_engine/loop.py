@@ -221,6 +221,7 @@ class Run:
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:
+                yield from history.forget_answered()  # now: the condition may take long, and may fail
                 self.next_node_id = yield from follow_edge(self.state, plan.base.node_id)
         return True
 

@@ -559,7 +559,7 @@ class _MapExecution:
         self.unfinished = len(items)
         # An item that waits for an answer need not run again while others were answered. A resume without
         # any answer runs them all, since their code may have changed.
-        writes = self.history.writes
+        writes = self.history.writes.copy()  # other branches record, from other threads too
         answered: set[str] = set()
         waiting: set[str] = set()
         for stop_id, stop in stops_in(writes).items():

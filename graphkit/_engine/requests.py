@@ -2,6 +2,8 @@
 
 They are plain data. The loop passes their fields by position: keywords would add 1,500 instructions to each
 step, 2 % of its cost. A driver answers a request by sending the result into the loop, or by throwing the error.
+
+Their repr shows nothing: an executor or a tool that logs its arguments, or the locals of a frame, must not log states.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Task(Request):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RunNode(Task):
     """Run a node's action.
 
@@ -72,7 +74,7 @@ class RunNode(Task):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Next(Task):
     """Get the next chunk of a generator node. Answer: the chunk, or Ended."""
 
@@ -82,7 +84,7 @@ class Next(Task):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Collected:
     """Everything that a generator yielded in another process; the last item is Ended."""
 
@@ -90,7 +92,7 @@ class Collected:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Close(Request):
     """Close a generator before its end. Answer: None."""
 
@@ -98,7 +100,7 @@ class Close(Request):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Start(Request):
     """Start a task without waiting for it. Answer: its ticket."""
 
@@ -110,7 +112,7 @@ DoneTask = tuple[int, Any, BaseException | None]
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Wait(Request):
     """Wait until at least one of several tasks is done.
 
@@ -121,7 +123,7 @@ class Wait(Request):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Withdraw(Request):
     """Cancel those of several tasks that have not started.
 
@@ -132,7 +134,7 @@ class Withdraw(Request):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Ask(Request):
     """Call the condition of an edge, a hook or an InterruptableAction. Answer: what it returned."""
 
@@ -140,7 +142,7 @@ class Ask(Request):
     arguments: tuple[Any, ...]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SaverRequest(Request):
     """A request about a thread in a saver."""
 
@@ -194,7 +196,7 @@ class Position:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Save(SaverRequest):
     """Append a checkpoint.
 
@@ -207,7 +209,7 @@ class Save(SaverRequest):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Record(SaverRequest):
     """Record pending writes of a checkpoint. Answer: None."""
 
@@ -239,7 +241,7 @@ class Finish(Request):
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Emit(Request):
     """Hand an output to the caller. Answer: None."""
 

@@ -415,7 +415,8 @@ def make_remote_task(history: RunHistory, task: RunNode) -> RunNode:
     """Return a task as it is sent to another process."""
     context = task.context
     prefix = f"{ONCE}{context.key}:"
-    results = {key.removeprefix(prefix): value for key, value in history.writes.items() if key.startswith(prefix)}
+    writes = history.writes.copy()  # other branches record, from other threads too
+    results = {key.removeprefix(prefix): value for key, value in writes.items() if key.startswith(prefix)}
     checkpoint_config = None
     if history.saver is not None and history.base is not None:
         checkpoint_config = history.config.replace(checkpoint_id=history.base.id, executor=None)

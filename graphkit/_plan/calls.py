@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Ended:
     """Stands for the next chunk of a generator that has ended; holds what it returned."""
 
@@ -264,7 +264,7 @@ def _call_in_time(call: Call, node_id: str, timeout: float, kind: str, state: An
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _InnerCall:
     """The `call` that a hook receives: call(), call(state) or call(state, config).
 
@@ -313,7 +313,7 @@ class _InnerCall:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _AwaitableChunks:
     """An async generator that a hook may also await, as it awaits any other `call()`."""
 
@@ -331,7 +331,7 @@ class _AwaitableChunks:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _TimeBudget:
     """The time that an attempt has left, in seconds."""
 
@@ -455,7 +455,7 @@ class _TimedAttempt:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _GuardedJournal:
     """A journal that refuses to record once the attempt is over."""
 

@@ -205,18 +205,21 @@ class Confused(Executor):
     def __init__(self, result):
         self.result = result
 
-    def submit(self, _function, /, *_args, **_kwargs):
+    def submit(self, _function, /, *args, **_kwargs):
         future = Future()
         future.set_result(self.result)
+        self.log = repr(args)
         return future
 
 
 @pytest.mark.sweep(ALL)
 @pytest.mark.parametrize("result", [None, ({"log": "?"}, None)])
 def test_an_executor_that_returns_something_else_is_a_failure_of_the_node(go, result):
-    app = alone(where, executor=Confused(result)).compile()
+    confused = Confused(result)
+    app = alone(where, executor=confused).compile()
     with pytest.raises(NodeExecutionError, match=re.escape(f"a Confused, returned {result!r} in place of")):
-        go(app, {})
+        go(app, {"log": "of the state"})
+    assert "of the state" not in confused.log
 
 
 # --- in other processes -----------------------------------------------------------------------------------------------

@@ -298,10 +298,12 @@ def see(state, config):
 
 @pytest.mark.parametrize("way", CALLS)
 @pytest.mark.parametrize("options", [{}, {"retry": RetryPolicy()}, {"timeout": 60}], ids=["bare", "retry", "timeout"])
-def test_a_wrap_hook_may_run_the_node_with_another_state_and_config(way, options):
+def test_a_wrap_hook_may_run_the_node_with_another_state_and_config_and_log_what_it_calls(way, options):
     run_node, seen = CALLS[way]
     graph = connect(StateGraph({}).add_node("a", see, **options), "START>a a>END")
     graph.add_wrap_call_node_hook(lambda node_id, state, config, call: run_node(call, state))
-    graph.add_wrap_call_node_hook(lambda node_id, state, config, call: call())
+    log = []
+    graph.add_wrap_call_node_hook(lambda node_id, state, config, call: log.append(repr(call)) or call())
 
     assert graph.compile().invoke({"n": 1}, RunnableConfig("t"))["seen"] == seen
+    assert "{'n'" not in log[0]  # no state

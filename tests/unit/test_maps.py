@@ -5,6 +5,7 @@ import multiprocessing
 import operator
 import os
 import shutil
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -210,6 +211,32 @@ def test_many_threads_record_at_once_and_none_is_lost(saver, go):
 
     go(graph, None)
     assert len(effects) == len(set(effects)) == 60
+
+
+@pytest.fixture
+def busy_threads():
+    """Threads that take turns as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("busy_threads")
+@pytest.mark.parametrize("then", [interrupt, lambda item: item], ids=["asks", "ends"])
+def test_items_record_while_others_ask_and_a_nested_graph_of_another_branch_takes_its_steps(then):
+    def action(item, config):
+        for n in range(40):
+            config.once(f"{n}", lambda n=n: n)
+        return {"log": then(item)}
+
+    turns = StateGraph({"n": Channels.base(operator.add, lambda: 0)}).add_node("turn", lambda state: {"n": 1})
+    turns.add_conditional_edges("turn", lambda state: END if state["n"] == 400 else "turn", {"turn": "turn", END: END})
+    graph = mapped(action, lambda state: range(200))
+    graph.add_node("turns", connect(turns, "START>turn").compile(max_iterations=400))
+    graph = connect(graph, "START>turns turns>END").compile(checkpoint_saver=MemorySaver(), max_iterations=800)
+    last = graph.invoke_final({}, CONFIG)
+    assert last.is_end or len(last.interrupts) == 200
 
 
 def test_idempotency_keys_of_items(saver, go):

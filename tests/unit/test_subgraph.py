@@ -451,6 +451,17 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     assert [snapshot.interrupts for snapshot in graph.get_state_history(CONFIG) if snapshot.interrupts] == []
 
 
+def test_an_answer_has_left_the_outer_graphs_when_an_open_edge_is_taken(saver, go):
+    seen = []
+    child = make_graph(LOG, "START>p", p=Node("p", []))
+    child.add_conditional_edges("p", lambda state: seen.append(status(saver)) or END, {END: END})
+    child = child.compile(interrupt_after=["p"], interrupt_before_edge=True)
+    graph = chain(s=chain(t=child).compile()).compile(checkpoint_saver=saver)
+    go(graph, {})
+    go(graph, GraphResume())
+    assert seen == ["running"]
+
+
 def everything(saver):
     """All that is stored: ids, and what is recorded beside each checkpoint."""
     return [

@@ -65,12 +65,18 @@ def test_merge_keys_and_aliases_are_resolved(write):
           - {{name: two, <<: [*base, {{on_error: raise}}]}}
         steps:
           - {{type: llm, <<: {{model: "{APP}:echo"}}}}
+        mcp_servers: {{c: {{command: x}}, <<: [{{a: {{command: x}}}}, {{b: {{command: x}}, a: {{command: y}}}}]}}
         """
     )
-    tools = load_agent_config(path).tools
-    assert [(tool.name, tool.timeout, tool.on_error) for tool in tools] == [
+    config = load_agent_config(path)
+    assert [(tool.name, tool.timeout, tool.on_error) for tool in config.tools] == [
         ("one", 3.0, "model"),
         ("two", 3.0, "raise"),
+    ]
+    assert [(name, server.command) for name, server in config.mcp_servers.items()] == [
+        ("a", "x"),
+        ("b", "x"),
+        ("c", "x"),
     ]
 
 

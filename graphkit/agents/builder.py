@@ -24,7 +24,7 @@ from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, collect_tools
-from graphkit.errors import AgentConfigurationError
+from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
 
 
 class AgentBuilder:
@@ -301,6 +301,8 @@ class _Assembly:
                     raise  # of an agent in it, at its place in the file
                 placed = config.make_error(str(error), ("steps", index))
                 if placed.file is None:
+                    if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
+                        raise  # of the class that the agent in it raises when it is built alone
                     placed = AgentConfigurationError(f"Invalid step {index}: {error}")
                 raise placed from error
             if isinstance(action, ChatStep):

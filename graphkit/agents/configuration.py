@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
@@ -56,7 +56,7 @@ from graphkit.agents.settings import (
 from graphkit.agents.state import DefaultState, check_template, parse_state_type
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, tool
-from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
+from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, MissingDependencyError
 from graphkit.registry import check_saver_options, get_saver, saver_names
 
 _T = TypeVar("_T")
@@ -326,14 +326,13 @@ class CheckpointerConfig(Settings):
         """Check `config` while a file is loaded: an error names the line of the wrong option."""
         if LOADING.get() is None:
             return self
-        try:
-            self.check()
-        except CheckpointerConfigurationError as error:
-            option = self._find_wrong_option(error)
-            if option is None:
-                raise
-            raise KeyProblemError(str(error).removeprefix(f"{option} "), "config", option) from error
-        return self
+        error = _find_error(self)
+        if error is None:
+            return self
+        option = self._find_wrong_option(error)
+        if option is None:
+            raise error
+        raise KeyProblemError(str(error).removeprefix(f"{option} "), "config", option) from error
 
     def _find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
         """Return the key of `config` that `check` refused with an error; None if a key is missing.
@@ -344,13 +343,11 @@ class CheckpointerConfig(Settings):
         changing = None
         for name in self.config or {}:
             others = {other: value for other, value in (self.config or {}).items() if other != name}
-            try:
-                self.model_copy(update={"config": others}).check()
-            except CheckpointerConfigurationError as other_error:
-                if str(other_error) != str(error):
-                    changing = name
-            else:
+            other_error = _find_error(self.model_copy(update={"config": others}))
+            if other_error is None:
                 return name
+            if str(other_error) != str(error):
+                changing = name
         return changing
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
@@ -372,6 +369,19 @@ class CheckpointerConfig(Settings):
             "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
             "enabled": self.enabled,
         }
+
+
+def _find_error(checkpointer: CheckpointerConfig) -> CheckpointerConfigurationError | None:
+    """Return what is wrong in `config`. A file can be read where the package of its saver is missing."""
+    context = copy_context()
+    context.run(LOADING.set, None)  # the settings that the code of a saver makes are no part of the file
+    try:
+        context.run(checkpointer.check)
+    except CheckpointerConfigurationError as error:
+        return error
+    except MissingDependencyError:
+        pass  # `build` needs it
+    return None
 
 
 @final

@@ -192,8 +192,11 @@ class McpConnection:
         if isinstance(error, McpToolError):
             raise McpToolError(error.tool, self._hide(error.reason))
         reason = self._explain(error)
-        # The code of a connection that broke. Servers use it for errors of their own, too.
+        # The code of a connection that broke. Servers use it for errors of their own, too. A request that cannot be
+        # written fails before the client has read the end; it reads it in its next turn.
         is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        if is_lost:
+            await asyncio.sleep(0)
         if is_lost and not self.is_open:
             await self.close()
             reason = self._explain_end(reason)

@@ -125,10 +125,12 @@ def as_reply(reply: Any) -> Message:
 
 def newest_user_text(messages: Sequence[Any]) -> str | None:
     """Return the text of the newest message of the user; None if there is none."""
-    of_user = [message for message in messages if isinstance(message, Mapping) and message.get("role") == "user"]
-    if not of_user:
+    newest_first = reversed(messages)
+    of_user = (message for message in newest_first if isinstance(message, Mapping) and message.get("role") == "user")
+    newest = next(of_user, None)
+    if newest is None:
         return None
-    content = of_user[-1].get("content")
+    content = newest.get("content")
     if isinstance(content, str):
         return content
     # A list of parts: the texts among them.

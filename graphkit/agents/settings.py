@@ -580,11 +580,12 @@ class YamlFile:
         merged: dict[str, tuple[Any, Any]] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                merged = {**self._merged_entries(value_node, path, (*parents, node)), **merged}
+                for key, nodes in self._merged_entries(value_node, path, (*parents, node)).items():
+                    merged.setdefault(key, nodes)
                 continue
             if key_node.id != "scalar" or key_node.tag not in _TEXTS:
                 raise self._error_at(key_node, "keys must be text: quote the key", path)
-            key: str = key_node.value
+            key = key_node.value
             if key in own:
                 line = _line_of(own[key][0])
                 raise self._error_at(key_node, f"occurs twice; it is in line {line} already", (*path, key))
@@ -599,7 +600,8 @@ class YamlFile:
             raise self._error_at(node, "<< must be followed by a mapping", path)
         merged: dict[str, tuple[Any, Any]] = {}
         for item in node.value:
-            merged = {**self._merged_entries(item, path, (*parents, node)), **merged}
+            for key, nodes in self._merged_entries(item, path, (*parents, node)).items():
+                merged.setdefault(key, nodes)
         return merged
 
     def _replace_variables(self, node: Any, path: Path) -> str:

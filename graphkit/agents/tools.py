@@ -13,6 +13,7 @@ import json
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal, TypedDict, Unpack, final, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -139,7 +140,7 @@ def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Para
     """Return the parameters of a function, with their annotations resolved."""
     # What has the annotations: the function of a partial, and the `__call__` of an object.
     annotated: Any = function
-    while hasattr(annotated, "func"):
+    while isinstance(annotated, partial):
         annotated = annotated.func
     if not inspect.isroutine(annotated):
         annotated = type(annotated).__call__
@@ -318,7 +319,7 @@ def collect_tools(tools: Iterable[Any]) -> dict[str, Tool]:
 
 def name_of(function: Any) -> str:
     """Return the name of a function, or of the function of a partial; of another object, that of its type."""
-    while hasattr(function, "func"):
+    while isinstance(function, partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
 

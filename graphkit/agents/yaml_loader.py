@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector
-from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, Loading
+from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
 from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems, require_package
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
@@ -52,6 +52,7 @@ def load_agent(
         MissingDependencyError: a package is not installed that the agent needs.
     """
     config = load_agent_config(path, state_types=state_types, environment=environment)
+    _require_packages(config)
     return _build(config)
 
 
@@ -66,7 +67,7 @@ def load_agent_config(
     `AgentBuilderDirector(config).abuild()` builds it on an event loop.
 
     Raises:
-        AgentConfigurationError, MissingDependencyError: as `load_agent`.
+        AgentConfigurationError: as `load_agent`.
     """
     return _Loader(environment, state_types).load(FilePath(os.fsdecode(path)))
 
@@ -77,7 +78,7 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
     An environment variable with the name of a secret in a field that errors may show is logged as a warning.
 
     Raises:
-        AgentConfigurationError: as `load_agent`.
+        AgentConfigurationError, MissingDependencyError: as `load_agent`.
     """
     loader = _Loader(environment, ())
     config = loader.load(FilePath(os.fsdecode(path)))
@@ -87,6 +88,7 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
+    _require_packages(config)
     _build(_without_stores(config))
     return config
 
@@ -178,14 +180,25 @@ def _build(config: AgentConfig) -> Agent:
         raise config.make_error(str(error), (key,)) from error
 
 
-def _without_stores(config: AgentConfig) -> AgentConfig:
-    """Return a configuration that opens nothing when it is built.
+def _require_packages(config: AgentConfig) -> None:
+    """Check that the packages of the stores and of the MCP servers are installed, before anything is opened.
 
     Raises:
-        MissingDependencyError: there are MCP servers, and their package is not installed.
+        MissingDependencyError: one is not.
     """
     if config.mcp_servers:
         require_package("mcp")
+    if isinstance(config.checkpointer, CheckpointerConfig):
+        config.checkpointer.check()
+    for step in config.steps:
+        if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+            _require_packages(step.agent)
+            if isinstance(step.checkpointer, CheckpointerConfig):
+                step.checkpointer.check()
+
+
+def _without_stores(config: AgentConfig) -> AgentConfig:
+    """Return a configuration that opens nothing when it is built."""
     steps: list[Any] = []
     for step in config.steps:
         if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):

@@ -7,6 +7,7 @@ do what a library prevents: die in mid-call. Each call is a line in the journal.
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 JOURNAL = Path(sys.argv[1])
@@ -44,6 +45,12 @@ def die_reading(how_often):
 
 def wait():
     record("wait")
+
+
+def stop_listening():
+    os.close(sys.stdin.fileno())
+    record("stop_listening")
+    time.sleep(60)
 
 
 def complain(name, kind):
@@ -84,7 +91,8 @@ class RefusalError(Exception):
 
 
 FUNCTIONS = (
-    add, process, environment, die, die_reading, wait, complain, refuse, refuse_and_die, echo, listed, malformed
+    add, process, environment, die, die_reading, wait, stop_listening, complain, refuse, refuse_and_die, echo, listed,
+    malformed,
 )  # fmt: skip
 TOOLS = {function.__name__: function for function in FUNCTIONS}
 

@@ -88,6 +88,17 @@ def test_wrong_steps_are_named_by_their_number():
             AgentBuilderDirector(AgentConfig(steps=steps)).build()
 
 
+def test_an_agent_in_a_step_is_refused_as_it_is_alone():
+    step = {"type": "function", "function": lambda state: {}}
+    for wrong, kind in (
+        ({"steps": [step], "checkpointer": {"type": "sqlite"}}, CheckpointerConfigurationError),
+        ({"steps": [step, {**step, "name": "function_step_0"}]}, GraphStateError),
+    ):
+        for config in (wrong, {"steps": [{"type": "agent", "agent": wrong}]}):
+            with pytest.raises(kind):
+                AgentBuilderDirector(AgentConfig.from_dict(config)).build()
+
+
 def test_a_step_that_lacks_its_counterpart_is_refused():
     with pytest.raises(ValueError, match=r"tools \(add\) and no chat step"):
         AgentBuilder().with_step("f", lambda state: {}).with_tools(tool(lambda a: a, name="add")).build()

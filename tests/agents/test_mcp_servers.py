@@ -293,6 +293,21 @@ def test_a_cancelled_call_leaves_the_connection_usable(plain):
     use_tools(plain, use)
 
 
+@pytest.mark.usefixtures("short_ends")
+def test_a_call_that_cannot_be_sent_to_a_server_is_made_on_a_new_connection_if_it_only_reads(plain):
+    async def use(call):
+        task = asyncio.create_task(call["stop_listening"]())
+        while "stop_listening" not in plain.calls():  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(0.01)
+        task.cancel()  # the server cannot be told
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await call["die_reading"](how_often=0) == "alive in attempt 1"
+
+    use_tools(plain, use)
+    assert plain.calls().count("start") == 2
+
+
 def refuse(code, make_message):
     """Answer a call with an error, whose message depends on the headers."""
 

@@ -5,6 +5,7 @@ import functools
 import threading
 from datetime import date
 from typing import Annotated, Literal
+from unittest import mock
 
 import pytest
 from pydantic import BaseModel, Field
@@ -457,6 +458,8 @@ def test_partials_and_objects_are_tools():
     assert (adder.name, list(adder.parameters["properties"]), adder.is_async) == ("Adder", ["a", "b"], False)
     waiting = tool(functools.partial(wait, unit="s"))
     assert (waiting.name, waiting.is_async) == ("wait", True)
+    with pytest.raises(TypeError, match="tool 'Mock': parameter 'args'"):
+        tool(mock.Mock())  # it has every attribute, also that of a partial
 
 
 def takes_any(*values):

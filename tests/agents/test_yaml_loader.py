@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from graphkit import AgentState, MessagesState, NodeExecutionError, RetryPolicy, RunnableConfig
-from graphkit.agents import AgentBuilder, AgentConfig, DefaultState, load_agent, load_agent_config
+from graphkit import AgentState, MessagesState, NodeExecutionError, RetryPolicy, RunnableConfig, registry
+from graphkit.agents import (
+    AgentBuilder,
+    AgentBuilderDirector,
+    AgentConfig,
+    CheckpointerConfig,
+    DefaultState,
+    load_agent,
+    load_agent_config,
+)
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
     AgentConfigurationError,
@@ -17,7 +25,7 @@ from graphkit.errors import (
     AgentFileSyntaxError,
     MissingDependencyError,
 )
-from savers import FileSystemSaver
+from savers import FileSystemSaver, MemorySaver
 from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply
 from tests.support.agents import APP, STEPS
@@ -57,12 +65,18 @@ def test_merge_keys_and_aliases_are_resolved(write):
           - {{name: two, <<: [*base, {{on_error: raise}}]}}
         steps:
           - {{type: llm, <<: {{model: "{APP}:echo"}}}}
+        mcp_servers: {{c: {{command: x}}, <<: [{{a: {{command: x}}}}, {{b: {{command: x}}, a: {{command: y}}}}]}}
         """
     )
-    tools = load_agent_config(path).tools
-    assert [(tool.name, tool.timeout, tool.on_error) for tool in tools] == [
+    config = load_agent_config(path)
+    assert [(tool.name, tool.timeout, tool.on_error) for tool in config.tools] == [
         ("one", 3.0, "model"),
         ("two", 3.0, "raise"),
+    ]
+    assert [(name, server.command) for name, server in config.mcp_servers.items()] == [
+        ("a", "x"),
+        ("b", "x"),
+        ("c", "x"),
     ]
 
 
@@ -245,6 +259,35 @@ def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, optio
     assert (error.file, error.line, error.key) == (str(path), 6, f"checkpointer.config.{option}")
     assert not error.reason.startswith(option)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_read_where_the_package_of_its_saver_is_missing(write, monkeypatch):
+    class RedisSaver(MemorySaver):
+        def __init__(self, url):
+            raise NotImplementedError
+
+        @staticmethod
+        def check_options(url):
+            AgentConfig(name="without steps")  # which a file may not leave out
+            raise MissingDependencyError("redis", "redis")
+
+    monkeypatch.setattr(registry._SAVERS, "registered", {"redis": RedisSaver})
+    path = write(f"checkpointer: {{type: redis, config: {{url: localhost}}}}\n{STEPS}")
+    outer = write(
+        f"checkpointer: {{type: file, config: {{base_directory: runs}}}}\n{AGENT}    file: {path}\n", "outer.yaml"
+    )
+    for check in (check_agent_file, load_agent):
+        for file in (path, outer):
+            with pytest.raises(MissingDependencyError):
+                check(file)
+    assert not path.with_name("runs").exists()
+
+    config = load_agent_config(path)
+    config.set_checkpointer(CheckpointerConfig())
+    AgentBuilderDirector(config).build()
+    with pytest.raises(AgentConfigurationError) as caught:
+        load_agent(write(f"{STEPS}checkpointer: {{type: redis, config: {{url: localhost, port: 3}}}}\n"))
+    assert caught.value.key == "checkpointer.config.port"
 
 
 def test_a_store_that_cannot_be_made_for_a_nested_agent_is_no_key_of_the_outer_file(write):

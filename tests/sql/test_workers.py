@@ -6,12 +6,10 @@ from collections import Counter
 
 import pytest
 
-from graphkit import END, RunnableConfig, sleep
+from graphkit import END, RunnableConfig
 from graphkit.operations import answer, submit
-from graphkit.worker import Worker
 from tests.sql import flow
-from tests.support.graphs import LOG, make_chain
-from tests.support.workers import PATIENCE, log_of, serving, wait_for
+from tests.support.workers import PATIENCE, log_of, wait_for
 
 
 def begin(saver, folder, threads):
@@ -78,21 +76,3 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert [info.id for info in saver.history(RunnableConfig("t"))] == history
     assert log_of(saver, "t") == ["draft", "yes", "publish"]
     assert saver.get(RunnableConfig("t")).next_node_id == END
-
-
-def test_one_of_two_workers_takes_a_thread_that_is_due(open_postgres_saver, sweep):
-    work = []
-
-    def node(state, config):
-        sleep(0.2)
-        work.append(config.thread)
-        return {"log": "awake"}
-
-    saver = open_postgres_saver()
-    app = make_chain(LOG, nap=node).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
-    with serving(*(Worker(open_postgres_saver(), app, interval=0.02, concurrency=2) for _ in range(2))):
-        for thread_id in threads:
-            app.invoke({}, thread_id)
-        wait_for_each(saver, "finished", threads)
-    assert Counter(work) == dict.fromkeys(threads, 1)

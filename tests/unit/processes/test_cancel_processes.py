@@ -141,19 +141,3 @@ def test_a_cancel_and_a_finish_at_the_same_moment(saver, app, start, sweep):
                 assert log == LOG[: len(log)]
                 assert app.invoke(None, thread)["log"] == LOG
     assert set(outcomes) <= {("False\n", "finished"), ("True\n", "cancelled")}, outcomes
-
-
-def test_two_cancels_at_once(saver, app, start, sweep):
-    cancellers = [start("cancel") for _ in range(2)]
-    for process in cancellers:
-        assert process.stdout.readline() == "ready\n"
-    for number in range(sweep.count(500, 20)):
-        thread = f"t{number}"
-        app.submit({}, thread)
-        for process in cancellers:
-            tell(process, thread)
-        answers = [process.stdout.readline() for process in cancellers]
-        assert "True\n" in answers
-        assert status(saver, thread) == "cancelled"
-        assert saver.summary(RunnableConfig(thread)).cancellation["reason"] == "race"
-        assert app.invoke(None, RunnableConfig(thread))["log"] == LOG

@@ -6,7 +6,6 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.operations import cancel
-from graphkit.worker import Worker
 from tests.support.workers import PATIENCE, status
 
 LOG = ["first", *range(1, 20)]
@@ -89,15 +88,6 @@ def test_a_thread_whose_process_was_killed_is_cancelled(saver, app, runner):
     assert cancel(saver, "t", reason="dead")
     assert status(saver) == "cancelled"
     assert app.invoke(None, T)["log"] == LOG
-
-
-def test_a_process_that_is_killed_after_the_request_leaves_it_to_a_worker(saver, app, runner):
-    assert cancel(saver, "t", reason="late")
-    assert status(saver) == "running"
-    kill(runner)
-    assert status(saver) == "stalled"
-    assert Worker(saver, app).run(once=True) == 0
-    assert (status(saver), saver.summary(T).cancellation["reason"]) == ("cancelled", "late")
 
 
 @pytest.mark.parametrize(("where", "left"), [("die before", "stalled"), ("die after", "cancelled")])

@@ -108,27 +108,6 @@ def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
 # Readers beside the writer
 
 
-@pytest.mark.parametrize("fsync", ["always", "never"])
-def test_a_reader_sees_each_record_that_is_written_over_zeros(tmp_path, fsync):
-    writer = FileSystemSaver(tmp_path)
-    reader = FileSystemSaver(tmp_path, fsync=fsync)
-    writer.put(CONFIG, made(0))
-    size = locate_log(tmp_path).stat().st_size
-    for number in range(1, 12):
-        writer.put(CONFIG, made(number))
-        assert reader.get(CONFIG).state["n"] == number
-        assert numbers(reader) == [*range(number + 1)]
-        writer.put_writes(CONFIG, {"k": number})
-        assert reader.get_writes(CONFIG) == {"k": number}
-        writer.add_tags(CONFIG, f"tag{number}")
-        assert reader.tags_of(CONFIG) == (f"tag{number}",)
-    assert locate_log(tmp_path).stat().st_size == size
-    writer.delete("t")
-    assert reader.get(CONFIG) is None
-    writer.close()
-    reader.close()
-
-
 class Racing(FileIO):
     """A read that began before a write ended: of one range the bytes are still zero, the first time."""
 
@@ -177,19 +156,6 @@ def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
             assert latest.state["n"] in {1, 2, 3}
             reader.close()
     assert max(seen) == 4
-    saver.close()
-
-
-def test_a_watch_reports_what_is_written_over_the_zeros_that_were_there_when_it_began(tmp_path):
-    saver = FileSystemSaver(tmp_path)
-    saver.put(CONFIG, made(0))
-    size = locate_log(tmp_path).stat().st_size
-    with saver.watch() as changes:
-        for number in (1, 2, 3):
-            saver.put(CONFIG, made(number))
-            change = changes.get(30)
-            assert (change.kind, change.checkpoint.id) == ("checkpoint", f"c{number}")
-    assert locate_log(tmp_path).stat().st_size == size
     saver.close()
 
 

@@ -18,29 +18,17 @@ from tests.support.disks import CountingIO, HookedIO, failing
 from tests.support.logs import locate_log, read_checkpoints
 
 
-def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
+def test_the_state_of_a_checkpoint_that_was_deleted_meanwhile_cannot_be_read(opener, config):
     saver = opener()
-    for n in range(6):
-        checkpoint = make_checkpoint(n, items=[*range(n)])
-        saver.put(config, checkpoint)
+    for n in range(2):
+        saver.put(config, make_checkpoint(n))
     listed = saver.list(config)
-    assert listed[0].state["n"] == 5
-    opener().prune(config, keep_last=4)
-    assert listed[1].state == {"n": 4, "items": [0, 1, 2, 3]}
-    released = opener().release(config)
-    assert listed[2].state["n"] == 3
-    saver.put(config, make_checkpoint(0))
-    assert listed[3].state["n"] == 2
-    with pytest.raises(CheckpointNotFoundError):
-        _ = listed[4].state
-    newest, older, unread, *_ = released.checkpoints
-    assert newest.state["n"] == 5
-    assert older.state["n"] == 4
+    released = opener().release(config).checkpoints
+    saver.put(config, make_checkpoint(2))
     opener().delete("t")
-    for checkpoint in (listed[5], unread):
+    for checkpoint in (listed[1], released[1]):
         with pytest.raises(CheckpointNotFoundError, match="deleted"):
             _ = checkpoint.state
-    assert listed[0].state["n"] == 5, "decoded before"
 
 
 class Lines(StateSerializer):

@@ -155,14 +155,8 @@ def test_versions(tmp_path):
         released = saver.tag(config, 1).checkpoints
         replayed = [*saver.replay(config, version=1)]
         assert [*map(exact, replayed[::-1])] == [*map(exact, released)]
-    assert saver.version_namespaces("t") == ["", "sub"]
-    assert saver.version_namespaces("t", 1) == ["", "sub"]
     with pytest.raises(CheckpointNotFoundError, match="version 2"):
         list(saver.replay(THREAD, version=2))
-    with pytest.raises(CheckpointNotFoundError, match="version 2"):
-        saver.version_namespaces("t", 2)
-    with pytest.raises(CheckpointNotFoundError):
-        saver.version_namespaces("other")
 
 
 # A checkpoint is found by its id without an index, whatever the order of the ids, and damage never changes which one

@@ -59,23 +59,6 @@ def put_and_follow(watch, saver, config, number):
 # Events
 
 
-def test_a_watch_reports_all_that_other_processes_write_in_order(saver, launcher):
-    with saver.watch(interval=NEVER) as watch:
-        writers = [start_client(launcher, saver.opener(), thread, 200, thread) for thread in "ab"]
-        found = []
-        missing = {"a", "b"}
-        while missing:
-            change = watch.get(PATIENCE)
-            assert change is not None
-            found.append(change)
-            if change.checkpoint.id.endswith(" 199"):
-                missing.discard(change.thread_id)
-        for writer in writers:
-            writer.communicate()
-    for thread in "ab":
-        assert ids(change for change in found if change.thread_id == thread) == [f"{thread} {n}" for n in range(200)]
-
-
 def test_nothing_is_read_while_nothing_happens(opener, config, monkeypatch):
     io = CountingIO()
     saver = opener(io=io)

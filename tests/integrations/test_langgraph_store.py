@@ -5,7 +5,6 @@ import os
 from unittest import mock
 
 import pytest
-from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -58,38 +57,6 @@ def test_after_kill_9_the_graph_goes_on_where_it_was(durability, tmp_path, launc
 def log_of(steps):
     """What the two nodes of the loop have logged after some steps."""
     return [f"{'ab'[i % 2]}{i // 2 + i % 2}" for i in range(steps)]
-
-
-APPEND = """
-import sys
-from langgraph.checkpoint.base import empty_checkpoint
-from savers.langgraph import FileSystemCheckpointSaver
-from tests.support.langgraph_checkpoints import put, thread
-saver = FileSystemCheckpointSaver(sys.argv[1], fsync="never")
-for n in range(60):
-    early = empty_checkpoint()["id"]
-    if n % 3 == 0:
-        saver.put_writes(thread(checkpoint_id=early), [("n", n)], "task")
-    latest = saver.get_tuple(thread())
-    config = put(saver, latest and latest.config, {"who": sys.argv[2]}, id=early, n=n)
-    if n % 3 == 1:
-        saver.put_writes(config, [("n", n)], "task")
-"""
-
-
-def test_two_processes_on_one_thread_lose_nothing(saver, launcher):
-    processes = [launcher.start("-c", APPEND, saver.store.base_directory, who) for who in "xy"]
-    for process in processes:
-        with process:
-            assert process.wait(60) == 0
-
-    for who in "xy":
-        own = [*saver.list(CONFIG, filter={"who": who})]
-        assert len(own) == 60
-        for n, found in enumerate(reversed(own)):
-            assert values_of(found) == {"n": n}
-            assert found.pending_writes == ([("task", "n", n)] if n % 3 < 2 else [])
-    assert saver.store.verify().ok
 
 
 # Reading
@@ -150,16 +117,6 @@ def test_every_kind_of_value_comes_back_after_others(saver, encrypted):
     found.reverse()
     assert found == expected
     assert [type(value) for value in found] == [type(value) for value in expected]
-
-
-def test_a_window_of_messages_is_stored_as_what_enters_it(saver):
-    messages = []
-    config = None
-    for n in range(300):
-        messages = [*messages, HumanMessage(f"message {n} " + "x" * 100, id=str(n))][-100:]
-        config = put(saver, config, messages=messages)
-    assert values_of(again(saver).get_tuple(config)) == {"messages": messages}
-    assert saver.store.size("t") < 300 * 800
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 5000, "\u00e4\U0001f600", "CON", "a\nb", 7])

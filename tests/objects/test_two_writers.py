@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from threading import Barrier
 from uuid import uuid4
 
@@ -19,7 +18,6 @@ from graphkit.errors import (
 )
 from savers import ObjectStoreSaver
 from tests.support.buckets import act_beside, die_at, replace_operation
-from tests.support.client import start_client
 from tests.support.disks import Died
 
 CONFIG = RunnableConfig("t")
@@ -194,20 +192,6 @@ def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, 
     assert (after.size("t"), after.threads(released=True)) == (0, [])
 
 
-def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path, launcher):
-    url = f"file://{tmp_path}/bucket"
-    with start_client(launcher, partial(ObjectStoreSaver, url), "client", 100_000) as process:
-        while process.stdout.readline() != "client 5\n":
-            pass
-        process.kill()
-        acknowledged = 5 + len(process.stdout.read().splitlines())
-    saver = ObjectStoreSaver(url)
-    found = [len(checkpoint.state["items"]) for checkpoint in saver.list(CONFIG)]
-    assert found in ([*range(acknowledged, -1, -1)], [*range(acknowledged + 1, -1, -1)])
-    saver.put(CONFIG, make("next"))
-    assert [checkpoint.id for checkpoint in ObjectStoreSaver(url).list(CONFIG)][1:] == [f"client {n}" for n in found]
-
-
 def test_a_repeated_request_meets_its_own_object(url, monkeypatch, saver):
     """A client that gets no answer sends a request again, and its own object is there."""
 
@@ -282,15 +266,6 @@ def test_what_was_written_before_a_run_is_no_conflict(saver, other):
         other.put(RunnableConfig("u", checkpoint_ns=config.checkpoint_ns), make(6))
     saver.copy("u", "t")
     assert numbers(saver.list(nested)) == [6]
-
-
-def test_two_writers_append_an_id_at_the_same_place(url, other):
-    one = ObjectStoreSaver(url)
-    one.put(CONFIG, make(0))
-    assert numbers(other.list(CONFIG)) == [0]
-    for number, saver in enumerate((one, other), 1):
-        saver.put(CONFIG, Checkpoint(id="same", node_id="a", next_node_id="b", state={"n": number}))
-    assert numbers(one.list(CONFIG)) == numbers(other.list(CONFIG)) == [2, 1, 0]
 
 
 def test_a_version_of_a_deleted_thread_is_not_taken_for_a_new_one(saver, other):

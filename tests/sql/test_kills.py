@@ -9,7 +9,6 @@ from signal import SIGKILL
 import pytest
 
 from graphkit import RunnableConfig
-from graphkit.retention import RetentionPolicy
 from graphkit.testing import made
 from tests.support.contents import read_all
 from tests.support.databases import PostgresSession, SqliteConnection, SqliteDatabase
@@ -81,10 +80,6 @@ OPERATIONS = {
     "prune": lambda saver: saver.prune("t", keep_last=2),
 }
 
-POLICY = "retention policy"
-STEPS = {POLICY: lambda saver: RetentionPolicy(keep_last=2).apply(saver)}
-"""Operations on several histories, each of which is changed at once."""
-
 
 def run(opener, name, nth):
     """Execute an operation in a child that dies when so many statements have been executed, BEGIN and COMMIT included.
@@ -98,7 +93,7 @@ def run(opener, name, nth):
         saver.info(T)  # connects
         mortal = Mortal(nth)
         mortal.attach(saver._database)
-        (OPERATIONS | STEPS)[name](saver)
+        OPERATIONS[name](saver)
         os._exit(ENDED + mortal.count)
 
     code = exit_code_of_child(execute)
@@ -159,28 +154,3 @@ def test_a_killed_client_leaves_all_or_nothing(open_saver, name, sweep):
     # Nothing until the commit, and everything from then on.
     assert outcomes == sorted(outcomes)
     assert outcomes[-1] or name == "release"
-
-
-def test_a_retention_policy_that_was_killed_is_applied_again(open_saver, sweep):
-    saver = open_saver()
-    begin(saver)
-    before = read_all(saver)
-    statements = run(open_saver.opener, POLICY, 0)
-    after = read_all(saver)
-    lengths = {name: len(history) for name, history in after.items()}
-    assert lengths == {("t", "", None): 2, ("other", "", None): 2}
-    seen = set()
-    for number in sweep.some(range(1, statements + 1), 8):
-        for thread in saver.threads():
-            saver.delete(thread)
-        begin(saver)
-        assert not run(open_saver.opener, POLICY, number)
-        wait_for_the_end(saver)
-        found = read_all(saver)
-        for name, history in found.items():
-            assert history in (before[name], after[name])
-        seen.add(tuple(history == after[name] for name, history in found.items()))
-        assert saver.verify().ok
-        STEPS[POLICY](saver)
-        assert read_all(saver) == after
-    assert len(seen) > 1

@@ -89,49 +89,6 @@ def test_a_pool_of_one_connection_is_enough(postgres_opener):
         saver.close()
 
 
-CHANGES = {
-    "release": lambda saver: saver.release(T),
-    "delete": lambda saver: saver.delete("t"),
-    "prune": lambda saver: saver.prune("t", keep_last=1),
-    "compact": lambda saver: saver.compact("t"),
-    "delete and put": lambda saver: (saver.delete("t"), put(saver, {"new": 1})),
-    "release and put": lambda saver: (saver.release(T), put(saver, {"new": 1})),
-}
-USES = {
-    "put": lambda saver, _: put(saver, {"items": [1]}).id,
-    "put grown": lambda saver, last: put(saver, {"items": [*last.state["items"], "more"], "number": 99}).id,
-    "list": lambda saver, _: [checkpoint.state for checkpoint in saver.list(T)],
-    "get": lambda saver, last: (one := saver.get(T.with_check_point_id(last.id))) and one.state,
-    "writes": lambda saver, last: saver.get_writes(T.with_check_point_id(last.id)),
-}
-
-
-@pytest.mark.sweep(3, of=("is_indexed", "use"), in_turn=True)
-@pytest.mark.parametrize("is_indexed", [False, True])
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, use, is_indexed):
-    writer = open_saver()
-    other = open_saver()
-    fill(writer, 6)
-    # Replaced, so that compact has something to do.
-    writer.put_writes(T, {"key": 1})
-    writer.put_writes(T, {"key": 2})
-    if is_indexed:
-        writer.history(T)
-    last = writer.get(T)
-    CHANGES[change](other)
-    result = USES[use](writer, last)
-    fresh = open_saver()
-    if use.startswith("put"):
-        assert fresh.get(T).id == result
-        kept = {"prune": 1, "compact": 6, "delete and put": 1, "release and put": 1}.get(change, 0)
-        assert len(fresh.list(T)) == kept + 1
-    else:
-        assert result == USES[use](fresh, last)
-    assert fresh.verify().ok
-
-
 def test_a_copy_to_a_thread_that_another_process_begins_is_a_conflict(saver, open_saver, monkeypatch):
     fill(saver, 3)
     transact = saver._database.transact

@@ -1,17 +1,12 @@
 """Workers in several processes on one schema of PostgreSQL: each run is claimed once, and none is lost."""
 
 import itertools
-import signal
 from collections import Counter
 
-import pytest
-
-from graphkit import END, RunnableConfig, sleep
+from graphkit import RunnableConfig
 from graphkit.operations import answer, submit
-from graphkit.worker import Worker
 from tests.sql import flow
-from tests.support.graphs import LOG, make_chain
-from tests.support.workers import PATIENCE, log_of, serving, wait_for
+from tests.support.workers import log_of, wait_for
 
 
 def begin(saver, folder, threads):
@@ -51,48 +46,16 @@ def test_four_workers_serve_runs_that_have_begun_or_were_submitted_and_each_step
         assert log_of(saver, thread) == ["draft", "yes", "publish"]
 
 
-@pytest.mark.parametrize(
-    ("number", "lease"), [(signal.SIGKILL, 3600.0), (signal.SIGSTOP, 2.0)], ids=["killed", "stopped"]
-)
-def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, start_flow, tmp_path, number, lease):
-    saver = open_postgres_saver(lease=lease)
-    first = start_flow("serve", str(tmp_path), "t", lease=lease)
+def test_the_run_of_a_worker_that_was_killed_is_taken_over(open_postgres_saver, start_flow, tmp_path):
+    """One that was stopped for a while is in test_fencing.py."""
+    saver = open_postgres_saver(lease=3600.0)
+    first = start_flow("serve", str(tmp_path), "t", lease=3600.0)
     assert first.stdout.readline() == "serving\n"
     begin(saver, tmp_path, ["t"])
     wait_for_each(saver, "interrupted", ["t"])
     answer(saver, "t", "yes")
     assert first.stdout.readline() == "waiting\n"
-    first.send_signal(number)
-    second = start_flow("serve", str(tmp_path), None, lease=lease)
+    first.kill()
+    start_flow("serve", str(tmp_path), None, lease=3600.0)
     wait_for_each(saver, "finished", ["t"])
-    history = [info.id for info in saver.history(RunnableConfig("t"))]
-    if number == signal.SIGSTOP:
-        # It goes on, notices that it has lost the run, and serves others.
-        first.send_signal(signal.SIGCONT)
-        first.stdin.write("\n")
-        first.stdin.flush()
-        second.kill()
-        second.wait(PATIENCE)
-        begin(saver, tmp_path, ["next"])
-        wait_for_each(saver, "interrupted", ["next"])
-    assert [info.id for info in saver.history(RunnableConfig("t"))] == history
     assert log_of(saver, "t") == ["draft", "yes", "publish"]
-    assert saver.get(RunnableConfig("t")).next_node_id == END
-
-
-def test_one_of_two_workers_takes_a_thread_that_is_due(open_postgres_saver, sweep):
-    work = []
-
-    def node(state, config):
-        sleep(0.2)
-        work.append(config.thread)
-        return {"log": "awake"}
-
-    saver = open_postgres_saver()
-    app = make_chain(LOG, nap=node).compile(checkpoint_saver=saver)
-    threads = [f"t{number}" for number in range(sweep.count(500, 20))]
-    with serving(*(Worker(open_postgres_saver(), app, interval=0.02, concurrency=2) for _ in range(2))):
-        for thread_id in threads:
-            app.invoke({}, thread_id)
-        wait_for_each(saver, "finished", threads)
-    assert Counter(work) == dict.fromkeys(threads, 1)

@@ -350,22 +350,3 @@ def test_an_async_snapshot_reads_nothing_on_the_event_loop():
             assert snapshot.values["log"] == []
 
     asyncio.run(main())
-
-
-def test_a_cancelled_node_may_finish_after_all(saver):
-    async def main():
-        started = asyncio.Event()
-
-        async def stubborn(state):
-            started.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                return {"log": "a"}
-
-        task = asyncio.create_task(make_chain(a=stubborn).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
-        await started.wait()
-        task.cancel()
-        return await task
-
-    assert asyncio.run(main())["log"] == ["a"]

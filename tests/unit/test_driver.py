@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from graphkit import END, START, InterruptionMetadata, NodeOutput, RunnableConfig, StateSnapshot, StreamMode
-from graphkit.errors import GraphRunnerError, ThreadBusyError
+from graphkit.errors import GraphRunnerError
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.graphs import CONFIG, both, invoke, log_node, make_chain, nodes_of, outputs, pending_ids
 
@@ -21,22 +21,6 @@ def test_nothing_runs_before_the_first_item_is_asked_for(saver):
     compiled.stream({}, CONFIG).close()
     assert saver.threads() == ()
     assert compiled.invoke({}, CONFIG)["log"] == ["a"]
-
-
-@both
-def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver, how):
-    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-
-    def run_again(output):
-        if output.node == START:
-            with pytest.raises(ThreadBusyError) as busy:
-                compiled.invoke({}, CONFIG)
-            assert busy.value.thread_id == "t"
-            compiled.invoke({}, RunnableConfig("other"))
-
-    assert nodes_of(outputs(compiled, {}, how=how, on_output=run_again)) == [START, "a", END]
-    assert len(saver.list(CONFIG)) == 2
-    compiled.invoke({}, CONFIG)
 
 
 @both

@@ -252,15 +252,6 @@ def test_a_finished_map_shows_no_progress(tmp_path):
     assert "items of m" not in graphkit("show", tmp_path, "t").out
 
 
-def test_a_watch_reports_finished_items(tmp_path):
-    for saver in (FileSystemSaver(tmp_path), MemorySaver()):
-        with saver.watch("t", interval=0.05) as changes:
-            with pytest.raises(Killed):
-                make_items().compile(checkpoint_saver=saver).invoke({}, CONFIG)
-            kinds = [changes.get(60).kind for _ in range(2)]
-        assert kinds == ["checkpoint", "progress"]
-
-
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 GOOD = {"node_id": "a", "when": "inside", "payload": "why?", "metadata": {}, "created_at": NOW}
 

@@ -34,7 +34,7 @@ from tests.support.graphs import (
 )
 from tests.support.savers import contents, saver_fixture
 from tests.support.times import HOUR, MINUTE, MOMENT, NOON, WEEK
-from tests.support.workers import PATIENCE, status_everywhere as status
+from tests.support.workers import status_everywhere as status
 
 RETRY = RetryPolicy(max_attempts=2, initial_delay=0)
 saver = saver_fixture(most=2, lock_timeout=0)
@@ -310,19 +310,6 @@ def test_an_update_and_a_fork_leave_a_run_asleep(saver, clock):
     assert app.invoke_final(None, CONFIG).due == NOON + MINUTE
     clock.advance(60)
     assert app.invoke(None, CONFIG)["log"] == ["a", "updated", "awake"]
-
-
-def test_a_watch_reports_timers(saver, clock):
-    app = make_chain(nap=nap(60)).compile(checkpoint_saver=saver, clock=clock)
-    kinds = set()
-    with saver.watch(CONFIG, interval=0.01) as changes:
-        app.invoke({}, CONFIG)
-        while (change := changes.get(PATIENCE)).kind != "timer":
-            kinds.add(change.kind)
-
-    assert change.value["due"] == NOON + MINUTE
-    assert change.at == NOON
-    assert "interrupt" not in kinds
 
 
 @pytest.mark.parametrize("stop", [lambda: sleep(1), lambda: wait_until(NOON)])

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from graphkit import END, Checkpoint, NodeExecutionError, RunnableConfig, operations
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
 from tests.support.graphs import LOG, FlakyNode, asking, make_chain, make_graph
 from tests.support.workers import PATIENCE
 
@@ -74,23 +74,6 @@ def test_leaving_an_async_watch_closes_it():
 
 def read_kinds(changes, count):
     return [changes.get(PATIENCE).kind for _ in range(count)]
-
-
-def test_a_delete_and_a_release_of_a_thread_with_versions_are_distinguished():
-    saver = VersionedMemorySaver()
-    saver.put(T, step("b"))
-    saver.release(T)
-    saver.put(T, step("b"))
-    with saver.watch(interval=0.001) as changes:
-        saver.release(T)
-        assert read_kinds(changes, 1) == ["release"]
-        saver.put(T, step("b"))
-        assert read_kinds(changes, 1) == ["checkpoint"]
-        saver.delete("t")
-        saver.put(T, step("b"))
-        assert read_kinds(changes, 2) == ["delete", "checkpoint"]
-        saver.delete("t")
-        assert read_kinds(changes, 1) == ["delete"]
 
 
 def test_a_run_that_fails_again_at_a_checkpoint_is_reported_again():

@@ -59,6 +59,38 @@ def log_of(steps):
     return [f"{'ab'[i % 2]}{i // 2 + i % 2}" for i in range(steps)]
 
 
+APPEND = """
+import sys
+from langgraph.checkpoint.base import empty_checkpoint
+from savers.langgraph import FileSystemCheckpointSaver
+from tests.support.langgraph_checkpoints import put, thread
+saver = FileSystemCheckpointSaver(sys.argv[1], fsync="never")
+for n in range(60):
+    early = empty_checkpoint()["id"]
+    if n % 3 == 0:
+        saver.put_writes(thread(checkpoint_id=early), [("n", n)], "task")
+    latest = saver.get_tuple(thread())
+    config = put(saver, latest and latest.config, {"who": sys.argv[2]}, id=early, n=n)
+    if n % 3 == 1:
+        saver.put_writes(config, [("n", n)], "task")
+"""
+
+
+def test_two_processes_on_one_thread_lose_nothing(saver, launcher):
+    processes = [launcher.start("-c", APPEND, saver.store.base_directory, who) for who in "xy"]
+    for process in processes:
+        with process:
+            assert process.wait(60) == 0
+
+    for who in "xy":
+        own = [*saver.list(CONFIG, filter={"who": who})]
+        assert len(own) == 60
+        for n, found in enumerate(reversed(own)):
+            assert values_of(found) == {"n": n}
+            assert found.pending_writes == ([("task", "n", n)] if n % 3 < 2 else [])
+    assert saver.store.verify().ok
+
+
 # Reading
 
 

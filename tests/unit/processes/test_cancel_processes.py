@@ -6,6 +6,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.operations import cancel
+from graphkit.worker import Worker
 from tests.support.workers import PATIENCE, status
 
 LOG = ["first", *range(1, 20)]
@@ -90,6 +91,15 @@ def test_a_thread_whose_process_was_killed_is_cancelled(saver, app, runner):
     assert app.invoke(None, T)["log"] == LOG
 
 
+def test_a_process_that_is_killed_after_the_request_leaves_it_to_a_worker(saver, app, runner):
+    assert cancel(saver, "t", reason="late")
+    assert status(saver) == "running"
+    kill(runner)
+    assert status(saver) == "stalled"
+    assert Worker(saver, app).run(once=True) == 0
+    assert (status(saver), saver.summary(T).cancellation["reason"]) == ("cancelled", "late")
+
+
 @pytest.mark.parametrize(("where", "left"), [("die before", "stalled"), ("die after", "cancelled")])
 def test_a_cancel_that_is_killed_has_happened_or_not(saver, app, start, runner, where, left):
     kill(runner)
@@ -131,3 +141,19 @@ def test_a_cancel_and_a_finish_at_the_same_moment(saver, app, start, sweep):
                 assert log == LOG[: len(log)]
                 assert app.invoke(None, thread)["log"] == LOG
     assert set(outcomes) <= {("False\n", "finished"), ("True\n", "cancelled")}, outcomes
+
+
+def test_two_cancels_at_once(saver, app, start, sweep):
+    cancellers = [start("cancel") for _ in range(2)]
+    for process in cancellers:
+        assert process.stdout.readline() == "ready\n"
+    for number in range(sweep.count(500, 20)):
+        thread = f"t{number}"
+        app.submit({}, thread)
+        for process in cancellers:
+            tell(process, thread)
+        answers = [process.stdout.readline() for process in cancellers]
+        assert "True\n" in answers
+        assert status(saver, thread) == "cancelled"
+        assert saver.summary(RunnableConfig(thread)).cancellation["reason"] == "race"
+        assert app.invoke(None, RunnableConfig(thread))["log"] == LOG

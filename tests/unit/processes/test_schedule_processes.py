@@ -1,5 +1,6 @@
-"""Schedules and several processes: one run for each due time, whoever is first."""
+"""Schedules and several processes: one run for each due time, whoever is first and whoever dies."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,9 +14,10 @@ BEGIN = datetime(2026, 11, 30, 8, 30, tzinfo=UTC)
 
 READY = "serving"
 PROGRAM = """
-import signal
+import os, signal
 from datetime import UTC, datetime
 from pathlib import Path
+from graphkit._engine import schedules as engine
 from graphkit.worker import Worker
 
 clock_file, work_file = arguments
@@ -30,11 +32,19 @@ def note(state, config):
         work.write(config.thread + "\\n")
 
 
+def die(*args, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if what == "die before the submit":
+    engine.submit_once = die
+elif what == "die before the record":
+    engine._put = die
 graph = StateGraph({}).add_node("note", note).add_edge(START, "note").add_edge("note", END)
 worker = Worker(saver, graph.compile(), clock=clock, interval=0.01)
 signal.signal(signal.SIGTERM, lambda *_: worker.stop())
 print("serving", flush=True)
-worker.run()
+worker.run(once=what == "once")
 
 """
 
@@ -100,3 +110,21 @@ def test_two_workers_submit_one_run_for_a_due_time(saver, start, clock, work, sw
         due.append((clock.time - HOUR / 2).isoformat())
         wait_for(saver, number)
     assert sorted(due_times(saver, work)) == due
+
+
+@pytest.mark.parametrize("moment", ["die before the submit", "die before the record"])
+def test_a_worker_that_is_killed_between_the_due_time_and_its_record(saver, start, clock, work, moment):
+    thread = "hourly-2026-11-30T09:00Z"
+    schedules.add(saver, "hourly", "0 * * * *", {}, created_at=BEGIN)
+    clock.set(BEGIN + HOUR)
+    assert start(moment).wait(PATIENCE) == -signal.SIGKILL
+    assert (thread in saver.threads()) == (moment == "die before the record")
+
+    for _ in range(2):
+        assert start("once").wait(PATIENCE) == 0
+
+    assert due_times(saver, work) == ["2026-11-30T09:00:00+00:00"]
+    assert status(saver, thread) == "finished"
+    (schedule,) = schedules.find_all(saver)
+    assert schedule.last_due == BEGIN + HOUR / 2
+    assert len(saver.threads()) == 2  # with the one of the schedule

@@ -219,8 +219,11 @@ class _Waits:
             self._no_put.release()
 
     def wait(self) -> bool:
-        """Wait a moment for the put; return whether it has come. Of several callers that wait, one learns of it."""
-        return self._no_put.acquire(timeout=_LONGEST_WAIT)
+        """Wait a moment for the put; return whether it has come."""
+        has_come = self._no_put.acquire(timeout=_LONGEST_WAIT)
+        if has_come:
+            self.note_put()  # for the others that wait
+        return has_come
 
 
 class SyncAlways(SyncMode):

@@ -12,10 +12,10 @@ from tests.disk.simfs import Disk, SimFS
 from tests.support.disks import failing
 
 STATES = {
-    "puts": 2600, "replaces": 1000, "beside": 1200, "release": 4300, "prune": 2100,
-    "delete": 6400, "copy": 6800, "several_threads": 2300, "two_savers": 1900, "two_workers": 1900, "failed_sync": 2100,
-    "failed_write": 1300, "early_writes": 2000, "rewritten_early_writes": 2500,
-    "langgraph_steps": 1800, "shared_sync": 1800, "late_worker": 1800,
+    "puts": 330, "replaces": 205, "beside": 220, "release": 700, "prune": 310,
+    "delete": 820, "copy": 785, "several_threads": 275, "two_savers": 275, "two_workers": 280, "failed_sync": 305,
+    "failed_write": 250, "early_writes": 340, "rewritten_early_writes": 340,
+    "langgraph_steps": 340, "shared_sync": 270, "late_worker": 280,
 }  # fmt: skip
 """How many states --full finds at least, of each workload."""
 NEEDING_A_SYNC = {

@@ -553,13 +553,11 @@ def shared_sync(run):
     for number in (1, 2, 3):
         has_put = threading.Event()
 
-        class Arrived(threading.Event):
-            def wait(self, timeout=None, has_put=has_put):
-                return super().wait(timeout) and has_put.wait()
+        class Waits(sync._Waits):
+            def wait(self, has_put=has_put):
+                return super().wait() and has_put.wait()
 
-        waits = sync._Waits()
-        waits.put_arrived = Arrived()
-        run.saver._sync_mode._waits[run.saver.catalogue.shared_log("t", "")] = waits
+        run.saver._sync_mode._waits[run.saver.catalogue.shared_log("t", "")] = Waits()
         worker = Worker(partial(run.write, number, expects_put=True, a=f"{number}" * 300 * number))
         run.fs.hook = lambda kind, _, worker=worker: worker.notice(kind)
         with mock.patch.object(sync, "_LONGEST_WAIT", 60):

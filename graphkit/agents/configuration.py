@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
@@ -77,6 +78,16 @@ class Loading:
 
 LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
 """None: the configuration is plain data, or made in code. Nothing is imported then."""
+
+
+@contextmanager
+def _outside_of_file() -> Iterator[None]:
+    """Let code run that the file names or needs: what it configures inside the block is no part of the file."""
+    token = LOADING.set(None)
+    try:
+        yield
+    finally:
+        LOADING.reset(token)
 
 
 # The model of a step
@@ -373,10 +384,9 @@ class CheckpointerConfig(Settings):
 
 def _find_error(checkpointer: CheckpointerConfig) -> CheckpointerConfigurationError | None:
     """Return what is wrong in `config`. A file can be read where the package of its saver is missing."""
-    context = copy_context()
-    context.run(LOADING.set, None)  # the settings that the code of a saver makes are no part of the file
     try:
-        context.run(checkpointer.check)
+        with _outside_of_file():
+            checkpointer.check()
     except CheckpointerConfigurationError as error:
         return error
     except MissingDependencyError:
@@ -579,15 +589,6 @@ STEP_TYPES: Final = ("llm", "function", "agent")
 # Values that a file names, and code gives
 
 
-def _import_object(reference: str) -> Any:
-    """Return what a reference stands for. What its module configures in code is no part of the file."""
-    token = LOADING.set(None)
-    try:
-        return resolve_reference(reference)
-    finally:
-        LOADING.reset(token)
-
-
 def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     """Return what a reference stands for if a file is being loaded; other values as they are."""
     if not isinstance(value, str):
@@ -597,7 +598,8 @@ def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     check_reference(value)
     if LOADING.get() is None:
         return value
-    found = _import_object(value)
+    with _outside_of_file():
+        found = resolve_reference(value)
     if not check(found):
         raise ValueError(f"{value} is a {type(found).__name__}, which cannot be called")
     return found
@@ -638,7 +640,8 @@ def _read_state_type(value: Any) -> Any:
     if loading is None:
         return value
     if not is_bare:
-        found = _import_object(value)
+        with _outside_of_file():
+            found = resolve_reference(value)
         parse_state_type(found, with_messages=False)
         return found
     if value not in loading.state_types:

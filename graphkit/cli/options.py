@@ -57,11 +57,12 @@ def option(help: str, *words: str, **settings: Any) -> MakeParameter:
         if not any(word.startswith("--") for word in names):
             names.insert(0, f"--{name.replace('_', '-')}")
         metavar = next((word for word in words if word not in names), None)
+        shape: dict[str, Any] = {}
         if kind is bool:
-            settings["is_flag"] = True
+            shape["is_flag"] = True
         elif get_origin(kind) is tuple:
-            settings["multiple"] = True
-        return click.Option([name, *names], help=help, metavar=metavar, **settings)
+            shape["multiple"] = True
+        return click.Option([name, *names], help=help, metavar=metavar, **shape, **settings)
 
     return make
 
@@ -76,11 +77,12 @@ def argument(help: str, metavar: str | None = None, **settings: Any) -> MakePara
     """
 
     def make(name: str, kind: Any) -> click.Parameter:
+        shape: dict[str, Any] = {}
         if get_origin(kind) is tuple:
-            settings["nargs"] = -1
+            shape["nargs"] = -1
         elif NoneType in get_args(kind):
-            settings["required"] = False
-        return click.Argument([name], help=help, metavar=metavar, **settings)
+            shape["required"] = False
+        return click.Argument([name], help=help, metavar=metavar, **shape, **settings)
 
     return make
 

@@ -205,12 +205,13 @@ class SqliteConnection:
             try:
                 return self._execute(sql, parameters)
             except _ERRORS as error:
+                name = get_name(error)
+                if name in _STALE and sql.startswith("DELETE"):
+                    # The records of a history go with it; a damaged index has hidden some.
+                    raise make_damage_error(self.path, error) from error
                 # Another connection holds a lock, so that trying again may help.
-                is_busy = get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+                is_busy = name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
                 if not is_busy:
-                    if sql.startswith("DELETE") and get_name(error) in _STALE:
-                        # The records of a history go with it; a damaged index has hidden some.
-                        raise make_damage_error(self.path, error) from error
                     raise translate_error(error, self.path, operation) from error
                 if backoff is None:
                     check_may_wait()
@@ -366,7 +367,7 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
     if name == "SQLITE_NOTADB":
         return make_format_error(path)
     # An operational error without a name comes from the module: a text is no UTF-8.
-    is_undecodable = not name and type(error).__name__ in {"OperationalError", "UnicodeDecodeError"}
+    is_undecodable = not name and isinstance(error, sqlite3.OperationalError | UnicodeDecodeError)
     if name.startswith("SQLITE_CORRUPT") or is_undecodable:
         return make_damage_error(path, error)
     if is_no_such_table(error) or "already exists" in str(error):

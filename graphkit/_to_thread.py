@@ -1,4 +1,4 @@
-"""Calls on threads: of blocking functions from async code, and of whatever has to go on beside its caller; and sleep.
+"""Calls on threads: of blocking functions from async code, and of whatever has to go on beside its caller.
 
 A thread cannot be cancelled. When the asyncio task that waits for one is cancelled, `run_in_thread`
 leaves the thread behind, which is right for a read. `finish_in_thread` waits for it first: code of a
@@ -12,8 +12,8 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial, wraps
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
+from threading import Thread
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future, Runner
@@ -26,8 +26,6 @@ Thunk = Callable[[], Any]
 """A function with its arguments."""
 Outcome = tuple[Any, BaseException | None]
 """The result of a call, or the error that it raised."""
-_LONGEST_SLEEP: Final = 1.0
-"""Seconds after which a thread that sleeps looks for signals again."""
 
 
 async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -207,28 +205,3 @@ class JobThread:
     def _work(self) -> None:
         while (job := self.jobs.get()) is not None:
             self.outcomes.put(capture_outcome(job))
-
-
-@final
-class Waker:
-    """Wakes one thread that sleeps, or keeps it from its next sleep. May be used in signal handlers.
-
-    An event or a condition is in Python, with a lock inside. Ctrl-C may leave that held for ever, and the
-    handler of a second signal may wait for it in the middle of the first one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        """Locked while there is no reason to be awake: `sleep` acquires it, `wake` releases it."""
-        self._lock.acquire()
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep for some time or shorter, at most until `wake` is called; not if it was called since the last sleep."""
-        # Python runs the handler of a signal when the main thread wakes up. A signal that arrives between the last
-        # look for signals and the sleep does not end the sleep: SIGTERM would be noticed when something else does.
-        self._lock.acquire(timeout=min(max(0.0, seconds), _LONGEST_SLEEP))
-
-    def wake(self) -> None:
-        """End the sleep of the thread, or its next one."""
-        with suppress(RuntimeError):  # it is not locked
-            self._lock.release()

@@ -28,7 +28,7 @@ from graphkit._saver.reports import OverLimit, RetentionReport
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
-from graphkit._to_thread import Waker
+from graphkit._waker import Waker
 from graphkit._wording import describe_error
 from graphkit.errors import (
     CheckpointErasedError,

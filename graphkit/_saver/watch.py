@@ -33,7 +33,7 @@ from graphkit._saver.writes import (
     time_or_none,
     unanswered_interrupts,
 )
-from graphkit._to_thread import Waker
+from graphkit._waker import Waker
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,

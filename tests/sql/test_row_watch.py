@@ -66,7 +66,7 @@ def test_a_watch_that_begins_before_the_last_keyframe_reads_what_is_put_meanwhil
 
 
 def test_a_reader_that_sleeps_is_woken_by_a_change_by_wake_and_by_close(saver, monkeypatch):
-    monkeypatch.setattr("graphkit._to_thread._LONGEST_SLEEP", LONG / 2)
+    monkeypatch.setattr("graphkit._waker._LONGEST_SLEEP", LONG / 2)
     sleep = Watch._sleep_until
     sleeps = threading.Event()
 

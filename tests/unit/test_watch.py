@@ -154,7 +154,7 @@ def test_a_watch_until_a_status_notices_the_answer_to_a_nested_question():
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="a platform with signals of POSIX")
 def test_a_signal_that_does_not_interrupt_the_sleep_is_noticed(monkeypatch):
     """Another thread receives the signal, as if it had come just before the sleep."""
-    monkeypatch.setattr("graphkit._to_thread._LONGEST_SLEEP", 0.2)
+    monkeypatch.setattr("graphkit._waker._LONGEST_SLEEP", 0.2)
     was_late = threading.Event()
     with MemorySaver().watch(interval=3600) as changes:
         previous = signal.signal(signal.SIGUSR1, lambda *_: changes.wake())

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Sequence
 from typing import final
 
+from graphkit._options import check_choice
 from graphkit._plan.topology import GraphDefinition, Topology
 
 
@@ -69,6 +70,7 @@ def draw(
     from graphkit._diagram.layout import DiagramModel, NameAllocator
     from graphkit._diagram.writers import MermaidWriter, PlantUmlWriter, iter_text_lines
 
+    check_choice("type", type, *(syntax.value for syntax in GraphRepresentation.Type))
     syntax = GraphRepresentation.Type(type)
     model = DiagramModel(graph, names=NameAllocator(), path=path, current=current)
     if syntax is GraphRepresentation.Type.TEXT:

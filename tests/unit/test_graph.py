@@ -325,7 +325,7 @@ def test_drawing_needs_no_whole_graph(graph):
     drawn = graph.add_edge("a", "later").get_graph("mermaid", title=None)
     assert '\tlater("later")' in drawn.content
     assert "a:::a --> later:::later" in drawn.content
-    with pytest.raises(ValueError, match="svg"):
+    with pytest.raises(ValueError, match="'mermaid', 'plantuml', 'text', not 'svg'"):
         graph.get_graph("svg")
 
 

@@ -47,6 +47,7 @@ from tests.support.graphs import (
     invoke_final,
     is_chunk,
     logged,
+    make_chain,
     make_graph,
     nodes_of,
     payloads_of,
@@ -505,6 +506,17 @@ def two_of_chunks(runs, both=None):
         e=FlakyNode("e", runs),
         f=FlakyNode("f", runs),
     )
+
+
+def test_generators_in_nested_graphs_of_branches_advance_side_by_side(go):
+    both = threading.Barrier(2, timeout=PATIENCE)
+
+    def meet(state):
+        yield both.wait()
+        return {"log": "met"}
+
+    nested = make_chain(n=meet).compile()
+    assert logged(go(diamond(b=nested, c=nested).compile(), {})) == ["a", "met", "met", "d"]
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemExit])

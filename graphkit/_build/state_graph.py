@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeAli
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._options import check_count, check_executor, check_seconds
+from graphkit._options import check_choice, check_count, check_executor, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._plan.schema import DataclassSchema, StateSchema, read_channels
@@ -154,29 +154,30 @@ class StateGraph(JavaNames, Generic[StateT]):
         targets = tuple(dict.fromkeys(parse_node_id(target, role) for target in destinations))
         if START in targets:
             raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
+        node_id = self._parse_new_id(name)
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
                     f"node {name!r} is a graph: put retry, executor, timeout and destinations on its nodes"
                 )
-            node_id = self._parse_new_id(name)
             if isinstance(action, CompiledGraph):
                 self._definition.nodes[node_id] = Node(id=node_id, graph=action, metadata=dict(metadata or {}))
                 return self
-            self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
             child = action._definition.copy(metadata or {})  # noqa: SLF001 - the same class
             self._definition.nodes[node_id] = check_subgraph(node_id, child)
+            self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
             return self
 
-        return self._add_action(
-            self._parse_new_id(name),
-            action,
+        node = Node(
+            id=node_id,
+            action=_parse_call(action, f"the action of node {node_id!r}"),
             retry=retry,
             executor=executor,
             timeout=timeout,
-            metadata=metadata,
+            metadata=dict(metadata or {}),
             destinations=targets,
         )
+        return self._add_action(node, action)
 
     def add_sequence(self, nodes: Iterable[NodeAction[StateT] | tuple[str, NodeAction[StateT]]]) -> Self:
         """Add nodes that run one after the other: each one has an edge to the next.
@@ -255,8 +256,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         node_id = self._parse_new_id(id)
         if max_concurrency is not None:
             check_count(f"the max_concurrency of node {node_id!r}", max_concurrency, GraphStateError)
-        if on_error not in ("raise", "collect"):
-            raise GraphStateError(f"the on_error of node {node_id!r} must be 'raise' or 'collect', not {on_error!r}")
+        check_choice(f"the on_error of node {node_id!r}", on_error, "raise", "collect", error=GraphStateError)
         if (on_error == "collect") != (failures is not None):
             raise GraphStateError(
                 f"node {node_id!r}: on_error='collect' and failures= belong together; failures= is the key of the "
@@ -266,18 +266,19 @@ class StateGraph(JavaNames, Generic[StateT]):
             items_call = Call(StateItems(itemgetter(items)), takes_config=False)
         else:
             items_call = _parse_call(items, f"the items of node {node_id!r} are not a key of the state, and")
-        return self._add_action(
-            node_id,
-            action,
+        node = Node(
+            id=node_id,
+            action=_parse_call(action, f"the action of node {node_id!r}"),
             retry=retry,
             executor=executor,
             timeout=timeout,
-            metadata=metadata,
+            metadata=dict(metadata or {}),
             items=items_call,
             max_concurrency=max_concurrency,
             label=None if label is None else _parse_call(label, f"the label of node {node_id!r}"),
             failures=None if failures is None else parse_node_id(failures, f"failures= of node {node_id!r}"),
         )
+        return self._add_action(node, action)
 
     # Edges
 
@@ -474,35 +475,15 @@ class StateGraph(JavaNames, Generic[StateT]):
             raise GraphStateError(f"a node with id {node_id!r} already exists")
         return node_id
 
-    def _add_action(
-        self,
-        node_id: str,
-        action: Any,
-        *,
-        retry: RetryPolicy | None,
-        executor: Executor | None,
-        timeout: float | None,
-        metadata: Mapping[str, Any] | None,
-        destinations: tuple[str, ...] = (),
-        **of_map: Any,
-    ) -> Self:
-        call = _parse_call(action, f"the action of node {node_id!r}")
-        check_retry(f"the retry of node {node_id!r}", retry, GraphStateError)
-        if timeout is not None:
-            check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
-        check_executor(f"the executor of node {node_id!r}", executor, GraphStateError)
+    def _add_action(self, node: Node, action: object) -> Self:
+        check_retry(f"the retry of node {node.id!r}", node.retry, GraphStateError)
+        if node.timeout is not None:
+            check_seconds(f"the timeout of node {node.id!r}", node.timeout, GraphStateError)
+        check_executor(f"the executor of node {node.id!r}", node.executor, GraphStateError)
         interrupt = getattr(action, "interrupt", None)
-        self._definition.nodes[node_id] = Node(
-            id=node_id,
-            action=call,
-            interrupt_call=Call(interrupt) if callable(interrupt) else None,
-            retry=retry,
-            timeout=timeout,
-            executor=executor,
-            metadata=dict(metadata or {}),
-            destinations=destinations,
-            **of_map,
-        )
+        if callable(interrupt):
+            node = dataclasses.replace(node, interrupt_call=Call(interrupt))
+        self._definition.nodes[node.id] = node
         return self
 
     def _add_hook(

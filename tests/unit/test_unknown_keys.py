@@ -17,7 +17,7 @@ from graphkit import (
     StateGraph,
     operations,
 )
-from graphkit.errors import GraphRunnerError, NodeExecutionError
+from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, make_chain
 
@@ -163,6 +163,8 @@ def test_the_nodes_of_an_inlined_graph_may_set_its_keys():
     inlined = make_chain(Private, n=lambda state: {"secret": "x"})
     outer = StateGraph(Private).add_subgraph("in", inlined).add_edge(START, "in").add_edge("in", END)
     assert graph_of(TypedOrder, outer).invoke({"item": "lamp"})["secret"] == "x"
+    with pytest.raises(GraphStateError, match="no entry point"):
+        outer.add_node("broken", StateGraph({}))  # an open schema, which was not added
     with pytest.raises(GraphRunnerError, match="no key 'sekret'; did you mean 'secret'"):
         graph_of(TypedOrder, outer).invoke({"sekret": "lamp"})
     anything = make_chain({}, n=lambda state: {"free": 1})

@@ -29,8 +29,7 @@ from typing import Any, Final, final
 from graphkit._engine.reporter import RunReporter, make_failure
 from graphkit._engine.requests import Clock, Load, LoadWrites, Position, Record, Request, Save, Steps
 from graphkit._engine.state import EMPTY, SCHEMA_VERSION, RunState, include_subgraph_updates
-from graphkit._plan.compile_config import Program, program_of
-from graphkit._plan.topology import Node
+from graphkit._plan.compile_config import Program
 from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import ABSENT, Expired, NodeContext, StopTerms
@@ -404,16 +403,16 @@ class RunHistory:
         self.perform = perform
         self.clock = clock
 
-    def open_nested(self, node: Node, state: RunState, key: str) -> RunHistory:
+    def open_nested(self, node_id: str, state: RunState, key: str) -> RunHistory:
         """Return the history of a nested graph, in a namespace below this one's.
 
         Args:
-            node: the node that is a graph.
+            node_id: the node that is a graph.
             state: the state that it starts from; that of a branch is not `self.state`.
             key: the key of the node execution.
         """
-        program = program_of(node)
-        namespace = subgraph_namespace(self.config.checkpoint_ns, node.id)
+        program = self.program.topology.nested[node_id].program
+        namespace = subgraph_namespace(self.config.checkpoint_ns, node_id)
         saver = program.find_saver(self.saver)
         config = self.config.replace(checkpoint_ns=namespace)
         nested = RunHistory(program, config, saver, outer=self, outer_state=state)

@@ -388,7 +388,7 @@ class Run:
         history = self.history
         yield from history.ensure_stored()  # the nested run refers to the start of this execution
         state = runner.state
-        nested = history.open_nested(node, state, key)
+        nested = history.open_nested(node.id, state, key)
         namespace = nested.config.checkpoint_ns
         resume = self.nested_resumes.pop(namespace, None)
         if resume is None and self.keeps_nested_stops:

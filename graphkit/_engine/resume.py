@@ -331,19 +331,19 @@ def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, A
     Raises:
         GraphRunnerError: a nested graph refuses it, or no longer waits.
     """
-    for node in history.program.topology.nested:
-        resume = plan.nested.get(subgraph_namespace(history.config.checkpoint_ns, node.id))
+    for node_id in history.program.topology.nested:
+        resume = plan.nested.get(subgraph_namespace(history.config.checkpoint_ns, node_id))
         if resume is None:
             continue
         # No key: the node may be in a branch or reached by an edge that is not evaluated yet. Only
         # the start of the execution is compared, which all nodes of this position share.
-        nested = history.open_nested(node, history.state, "")
+        nested = history.open_nested(node_id, history.state, "")
         nested.reporter.post = None
         nested_plan = yield from prepare_resume(nested, resume)
         execution = nested_plan.base.metadata.get(OUTER_EXECUTION, "")
         if not execution.startswith(f"{history.execution_start()}/"):
-            reason = f"the interrupt in subgraph {node.id!r} was already answered, or the run has moved past it"
-            raise history.state.make_error(GraphRunnerError, reason, node.id)
+            reason = f"the interrupt in subgraph {node_id!r} was already answered, or the run has moved past it"
+            raise history.state.make_error(GraphRunnerError, reason, node_id)
 
 
 def split_resume(

@@ -22,7 +22,7 @@ from graphkit._options import (
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy, check_retry
-from graphkit._plan.topology import Node, Topology
+from graphkit._plan.topology import Topology
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_namespace
 from graphkit._wording import check_options, name_type
@@ -349,21 +349,15 @@ class Program:
         return next((name for name in stops if name in inside), None)
 
 
-def program_of(node: Node) -> Program:
-    """Return the program of a node that is a graph."""
-    assert node.graph is not None
-    return node.graph.program
-
-
 def find_programs(program: Program, namespace: str) -> list[Program] | None:
     """Find the programs on the path to a namespace, the outermost first; or None."""
     programs = [program]
     for name in namespace.split("/") if namespace else ():
         nested = programs[-1].topology.nested
-        found = [node for node in nested if subgraph_namespace("", node.id) == name]
+        found = [graph for node_id, graph in nested.items() if subgraph_namespace("", node_id) == name]
         if not found:
             return None
-        programs.append(program_of(found[0]))
+        programs.append(found[0].program)
     return programs
 
 
@@ -377,13 +371,12 @@ def find_nested(
         saver: that of the outer graph.
         namespace: that of the outer graph.
     """
-    for node in program.topology.nested:
-        nested = program_of(node)
-        nested_namespace = subgraph_namespace(namespace, node.id)
-        nested_saver = nested.find_saver(saver)
+    for node_id, graph in program.topology.nested.items():
+        nested_namespace = subgraph_namespace(namespace, node_id)
+        nested_saver = graph.program.find_saver(saver)
         if nested_saver is not None:
             yield nested_namespace, nested_saver, saver
-        yield from find_nested(nested, nested_saver, nested_namespace)
+        yield from find_nested(graph.program, nested_saver, nested_namespace)
 
 
 def find_savers(program: Program, saver: BaseCheckpointSaver) -> list[BaseCheckpointSaver]:

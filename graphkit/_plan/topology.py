@@ -180,7 +180,7 @@ class Topology:
 
     Attributes:
         nodes: by id, in the order in which they were added; includes those of inlined subgraphs.
-        nested: the nodes that are graphs themselves.
+        nested: the graphs that are nodes, by the node's id.
         forks: by id.
         edges: by source, START and forks included. The edge of a forking node leads to its fork.
         aliases: the id of an inlined subgraph -> the node at which a run enters it.
@@ -207,7 +207,7 @@ class Topology:
         self._choose = choose
         self._chosen: dict[str, Fork] = {}
         self.nodes = dict(nodes)
-        self.nested = tuple(node for node in self.nodes.values() if node.graph is not None)
+        self.nested = {node.id: node.graph for node in self.nodes.values() if node.graph is not None}
         self.forks = dict(forks)
         self.edges = dict(edges)
         self.schema = schema
@@ -253,8 +253,8 @@ class Topology:
         found = [fork.source for fork in self.forks.values()]
         found += [source for source in {**self.edges, **self.nodes} if len(self.declared_targets(source)) > 1]
         found += [node.id for node in self.nodes.values() if node.items is not None]
-        for node in self.nested:
-            found += node.graph.topology.find_parallel()  # type: ignore[union-attr]
+        for graph in self.nested.values():
+            found += graph.topology.find_parallel()
         return list(dict.fromkeys(found))
 
     def choose(self, source: str, heads: Sequence[str]) -> Fork:
@@ -451,9 +451,8 @@ def _fingerprint(topology: Topology) -> str:
     # equals the one that older versions stored.
     if topology.forks:
         parts.append(sorted((fork.id, fork.heads) for fork in topology.forks.values()))
-    graphs = [(node.id, node.graph.topology.fingerprint) for node in topology.nodes.values() if node.graph is not None]
-    if graphs:
-        parts.append(sorted(graphs))
+    if topology.nested:
+        parts.append(sorted((node_id, graph.topology.fingerprint) for node_id, graph in topology.nested.items()))
 
     content = repr(tuple(parts)).encode("utf-8", "surrogatepass")
     return blake2b(content, digest_size=8).hexdigest()

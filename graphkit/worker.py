@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -293,9 +293,14 @@ class Worker:
         self._is_stopping = False
         self._changes: Watch | None = None
         if policy is not None:
-            _check_policy(policy, self.saver)
+            if not isinstance(policy, RetentionPolicy):
+                raise CheckpointerConfigurationError(
+                    f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}"
+                )
+            find_store(policy, saver)
         self._policy = policy
         self._retention: RetentionThread | None = None
+        """Applies the policy in the background while `run` is called."""
 
     def run(self, *, once: bool = False) -> int:
         """Serve until `stop` is called; return how many times this worker has begun or resumed a run.
@@ -313,7 +318,11 @@ class Worker:
             CheckpointerConfigurationError: the saver cannot list its threads.
         """
         has_more = True
-        with self._apply_policy(), self.saver.watch(latest=True, interval=self._interval) as self._changes:
+        with ExitStack() as stack:
+            if self._policy is not None:
+                self._retention = RetentionThread(self._policy, self.saver, self._now)
+                stack.callback(self._retention.stop)
+            self._changes = stack.enter_context(self.saver.watch(latest=True, interval=self._interval))
             try:
                 while not self._is_stopping:
                     taken = self._take_due_thread()
@@ -395,18 +404,6 @@ class Worker:
         return schedules.add(
             self.saver, name, cron, values, graph_id=graph_id, timezone=timezone, created_at=self._now()
         )
-
-    @contextmanager
-    def _apply_policy(self) -> Iterator[None]:
-        """Let `run` apply the policy in the background, if there is one, until the block ends."""
-        if self._policy is None:
-            yield
-            return
-        self._retention = RetentionThread(self._policy, self.saver, self._now)
-        try:
-            yield
-        finally:
-            self._retention.stop()
 
     # Which threads there are to serve
 
@@ -801,12 +798,6 @@ def _common_clock(graphs: Iterable[CompiledGraph]) -> Callable[[], datetime] | N
             "clock, or give the worker one, Worker(saver, graphs, clock=...)"
         )
     return clocks[0] if clocks else None
-
-
-def _check_policy(policy: object, saver: BaseCheckpointSaver) -> None:
-    if not isinstance(policy, RetentionPolicy):
-        raise CheckpointerConfigurationError(f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}")
-    find_store(policy, saver)
 
 
 def _config_of(interrupt: WaitingInterrupt) -> RunnableConfig:

@@ -114,8 +114,7 @@ class CompileConfig:
         object.__setattr__(self, "migrations", tuple(self.migrations))
         for migration in self.migrations:
             check_function("a migration", migration)
-        if self.observers != ():
-            object.__setattr__(self, "observers", observers_of(self.observers))
+        object.__setattr__(self, "observers", observers_of(self.observers))
 
         check_count("max_iterations", self.max_iterations)
         check_count("checkpoint_interval", self.checkpoint_interval, least=0)

@@ -103,16 +103,7 @@ class Observer(Protocol):
         ...
 
 
-@final
-class EventType(NamedTuple):
-    """A row of the table of event types."""
-
-    level: Level
-    description: str
-    """What happened, and the keys of `data`."""
-
-
-_DESCRIPTIONS: Final = {
+EVENTS: Final = {
     Level.VERBOSE: {
         "state.create": "A run has its first state, or a State was created: keys, or run_id.",
         "state.clone": "A State was copied: run_id.",
@@ -160,15 +151,9 @@ _DESCRIPTIONS: Final = {
         "checkpoint.fail": "Something could not be stored: error, what.",
     },
 }
-EVENTS: Final[Mapping[str, EventType]] = MappingProxyType(
-    {
-        name: EventType(level, description)
-        for level, names in _DESCRIPTIONS.items()
-        for name, description in names.items()
-    }
-)
-"""Every type of event that graphkit posts, with its usual level and its meaning."""
-
+"""Every type of event that graphkit posts, by its usual level: what happened, and the keys of `data`."""
+LEVELS: Final = {name: level for level, names in EVENTS.items() for name in names}
+"""The usual level of each type."""
 _WARNINGS_IF_FAILED: Final = frozenset({"checkpoint.delete", "node.complete"})
 """Types of level INFO that also report failures: an observer of warnings must receive these."""
 
@@ -177,7 +162,7 @@ def level_of(type: str, data: Mapping[str, Any]) -> Level:
     """Return the level of an event of graphkit: that of its type, or a warning if it reports a failure."""
     if type in _WARNINGS_IF_FAILED and data.get("error"):
         return Level.WARNING
-    return EVENTS[type].level
+    return LEVELS[type]
 
 
 def get_level(observer: Observer) -> Level:
@@ -299,7 +284,7 @@ class Outbox:
         Any thread and any signal handler may call it.
 
         Args:
-            type: one of `EVENTS`, or a type of the caller's own.
+            type: one of `LEVELS`, or a type of the caller's own.
             level: "verbose", "info", "warning" or "error".
             thread_id: the thread of the run.
             node_id: the node that the event is about, if any.

@@ -21,7 +21,7 @@ from typing import Any, Final, final
 from uuid import uuid4
 
 from graphkit._options import parse_json
-from graphkit._plan.events import EVENTS, Event, Observer, call_observer
+from graphkit._plan.events import LEVELS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
@@ -377,7 +377,7 @@ def _emit(state: State, type_: str, **data: Any) -> None:
         return
     event = Event(
         type=type_,
-        level=EVENTS[type_].level,
+        level=LEVELS[type_],
         thread_id=state.run_id,
         node_id=state.checkpoint_node or None,
         checkpoint_id=None,

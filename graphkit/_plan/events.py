@@ -264,11 +264,6 @@ class Outbox:
         ranks = [subscription.rank for subscription in self._subscriptions]
         self._rank = min(ranks, default=_ABOVE_ALL)
 
-    @property
-    def dropped(self) -> int:
-        """How many events were dropped, over all observers."""
-        return sum(subscription.dropped for subscription in self._subscriptions)
-
     def post(
         self,
         type: str,

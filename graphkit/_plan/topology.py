@@ -472,34 +472,27 @@ class Hook(NamedTuple):
 
 
 @final
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class GraphDefinition:
-    """A graph as the user wrote it.
+    """A graph as the user wrote it."""
 
-    Attributes:
-        nodes: by id. A GraphDefinition among them is a subgraph to inline; it had no problems when
-            it was added.
-        edges: by source.
-        node_hooks: in the order in which they were added.
-        edge_hooks: the hooks of conditional edges, in the same order.
-        metadata: of a subgraph to inline, the caller's notes on all its nodes.
-    """
-
-    __slots__ = ("edge_hooks", "edges", "metadata", "node_hooks", "nodes")
-
-    def __init__(self) -> None:
-        self.metadata: Mapping[str, Any] = {}
-        self.nodes: dict[str, Node | GraphDefinition] = {}
-        self.edges: dict[str, Targets] = {}
-        self.node_hooks: list[Hook] = []
-        self.edge_hooks: list[Hook] = []
+    nodes: dict[str, Node | GraphDefinition] = dataclasses.field(default_factory=dict)
+    """By id. A GraphDefinition among them is a subgraph to inline; it had no problems when it was added."""
+    edges: dict[str, Targets] = dataclasses.field(default_factory=dict)
+    """By source."""
+    node_hooks: list[Hook] = dataclasses.field(default_factory=list)
+    """In the order in which they were added."""
+    edge_hooks: list[Hook] = dataclasses.field(default_factory=list)
+    """The hooks of conditional edges, in the same order."""
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of a subgraph to inline, the caller's notes on all its nodes."""
 
     def copy(self, metadata: Mapping[str, Any]) -> GraphDefinition:
         """Return a copy of the graph, with notes on its nodes."""
-        copy = GraphDefinition()
-        copy.metadata = dict(metadata)
-        copy.nodes = dict(self.nodes)
-        for source, edge in self.edges.items():
-            copy.edges[source] = edge if isinstance(edge, Condition) else [*edge]
-        copy.node_hooks = [*self.node_hooks]
-        copy.edge_hooks = [*self.edge_hooks]
-        return copy
+        return GraphDefinition(
+            nodes=dict(self.nodes),
+            edges={source: edge if isinstance(edge, Condition) else [*edge] for source, edge in self.edges.items()},
+            node_hooks=[*self.node_hooks],
+            edge_hooks=[*self.edge_hooks],
+            metadata=dict(metadata),
+        )

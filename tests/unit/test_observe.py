@@ -145,7 +145,6 @@ def test_what_does_not_fit_is_dropped_counted_and_logged_once(blocked, caplog):
     assert blocked.is_inside.wait(60)
     for n in range(10_007):
         outbox.post(f"x{n}", "info")
-    assert outbox.dropped == 7
     blocked.go.set()
     outbox.close(60)
     assert [each.type for each in blocked.events] == ["first", *(f"x{n}" for n in range(10_000))]

@@ -650,8 +650,9 @@ def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphRe
         return input
     if isinstance(input, Command) and input.goto is None:  # as LangGraph's users write it
         return GraphResume(input.resume, update=input.update or None)
-    if schema.is_update(input):
-        return schema.to_mapping(input)
+    values = schema.parse_update(input)
+    if values is not None:
+        return values
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {name_type(input)}"
     )

@@ -665,12 +665,13 @@ class _MapExecution:
                 reason = f"{name} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
                 raise state.make_error(GraphRunnerError, reason, node_id)
             result = result.update
-        if result is not None and not state.schema.is_update(result):
+        update = {} if result is None else state.schema.parse_update(result)
+        if update is None:
             returned = type(result).__name__
             reason = f"{name} returned {returned}: return a mapping of updates, or None"
             raise state.make_error(NodeExecutionError, reason, node_id)
         try:
-            return pack(state.schema.to_mapping(state.absorb_private(result or {})))
+            return pack(state.absorb_private(update))
         except ValueError as error:
             reason = f"the update of {name} cannot be stored: {error}"
             raise state.make_error(NodeExecutionError, reason, node_id) from error

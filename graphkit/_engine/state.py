@@ -129,12 +129,13 @@ class RunState:
         """
         if update is None:
             return
-        if update.__class__ is not dict and not self.schema.is_update(update):
-            raise self.make_error(
-                NodeExecutionError,
-                f"{node_id!r} returned {name_type(update)}: return a mapping of updates, a graphkit.Command or None",
-                node_id,
-            )
+        if update.__class__ is not dict:
+            plain = self.schema.parse_update(update)
+            if plain is None:
+                returned = name_type(update)
+                reason = f"{node_id!r} returned {returned}: return a mapping of updates, a graphkit.Command or None"
+                raise self.make_error(NodeExecutionError, reason, node_id)
+            update = plain
         try:
             if self.transient:
                 update = self.absorb_private(update)
@@ -188,11 +189,10 @@ class RunState:
         """Return an update without its transient keys, and the part with these keys."""
         if not self.transient:
             return update, EMPTY
-        plain = self.schema.to_mapping(update)
-        private = {key: value for key, value in plain.items() if key in self.transient}
+        private = {key: value for key, value in update.items() if key in self.transient}
         if not private:
-            return plain, EMPTY
-        return {key: value for key, value in plain.items() if key not in private}, private
+            return update, EMPTY
+        return {key: value for key, value in update.items() if key not in private}, private
 
     # The stored state
 

@@ -99,9 +99,8 @@ class PydanticSchema(StateSchema):
             ValueError: a value does not fit its field (pydantic's ValidationError is a ValueError),
                 or the model has no such field; nothing is merged.
         """
-        given = self.to_mapping(update)
-        self.refuse_unknown_keys(given, data)
-        values = {name: self._resolve_marker(name, value) for name, value in given.items()}
+        self.refuse_unknown_keys(update, data)
+        values = {name: self._resolve_marker(name, value) for name, value in update.items()}
 
         if self._is_validated_whole:
             return self._merge_whole(data, values)
@@ -137,7 +136,7 @@ class PydanticSchema(StateSchema):
     def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:
         """Return the update after validation: "3" for an int is 3."""
         normalized: dict[str, Any] = {}
-        for name, value in self.to_mapping(update).items():
+        for name, value in update.items():
             if isinstance(value, Marker):
                 normalized[name] = value
             elif name in self.channels:
@@ -147,13 +146,11 @@ class PydanticSchema(StateSchema):
                 normalized[name] = data.get(name, REMOVE)
         return normalized
 
-    def is_update(self, value: Any) -> bool:
-        return isinstance(value, BaseModel) or super().is_update(value)
-
-    def to_mapping(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
-        if isinstance(update, BaseModel):
-            return {name: getattr(update, name) for name in update.model_fields_set}
-        return update
+    def parse_update(self, value: object) -> Mapping[str, Any] | None:
+        """Return an update as a mapping; an object of a model sets the fields that it was given and has."""
+        if isinstance(value, BaseModel):
+            return {name: getattr(value, name) for name in value.model_fields_set if hasattr(value, name)}
+        return super().parse_update(value)
 
     def _merge_whole(
         self,

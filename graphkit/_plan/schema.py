@@ -130,22 +130,21 @@ class StateSchema:
                 joined.closed_as = ""
         return joined
 
-    def is_update(self, value: Any) -> bool:
-        """Return whether a value is an update: a mapping, or an object of the schema."""
-        return value.__class__ is dict or isinstance(value, Mapping)
+    def parse_update(self, value: object) -> Mapping[str, Any] | None:
+        """Return an update as a mapping of the keys that it sets; None for what is no update.
 
-    def to_mapping(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return an update as a mapping of the keys that it sets."""
-        return update
+        It is a mapping or an object of the schema. All other methods take the mapping.
+        """
+        return value if isinstance(value, Mapping) else None
 
     def normalize_update(self, update: Mapping[str, Any], data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - a subclass's
         """Return an update that another graph may merge again.
 
         Args:
-            update: the update as the node returned it.
+            update: the update of the node.
             data: the state after the update was merged.
         """
-        return self.to_mapping(update)
+        return update
 
     def adopt(self, data: Mapping[str, Any]) -> FrozenDict:
         """Return the state of another graph as a first state of this one.
@@ -203,18 +202,11 @@ class DataclassSchema(StateSchema):
         state, _ = merge(super().initial_state(), defaults, {})
         return state
 
-    def merge(self, data: FrozenDict, update: Any) -> tuple[FrozenDict, dict[str, int]]:
-        return super().merge(data, self.to_mapping(update))
-
-    def is_update(self, value: Any) -> bool:
-        return isinstance(value, self.cls) or super().is_update(value)
-
-    def to_mapping(self, update: Any) -> Mapping[str, Any]:
-        """Return an update as a mapping; an object of the dataclass sets all its fields."""
-        if isinstance(update, self.cls):
-            return {name: getattr(update, name) for name in self.keys}
-        mapping: Mapping[str, Any] = update
-        return mapping
+    def parse_update(self, value: object) -> Mapping[str, Any] | None:
+        """Return an update as a mapping; an object of the dataclass sets all fields that it has."""
+        if isinstance(value, self.cls):
+            return {name: getattr(value, name) for name in self.keys if hasattr(value, name)}
+        return super().parse_update(value)
 
 
 def make_state_class(model: type, fields: Iterable[str]) -> type[AgentState]:

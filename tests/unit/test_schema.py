@@ -222,6 +222,7 @@ class Order:
     address: Address | None = None
     log: Annotated[list[str], operator.add] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
+    sold: bool = field(init=False)
 
     @property
     def label(self):

@@ -30,7 +30,7 @@ from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
 from graphkit._engine.schedules import ScheduleAgenda
 from graphkit._options import check_count, check_function
-from graphkit._plan.events import Outbox, level_of
+from graphkit._plan.events import Outbox
 from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._records.config import RunnableConfig, with_current_principal
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
@@ -719,7 +719,6 @@ class Worker:
                     }
                     outbox.post(
                         "interrupt.reminder",
-                        level_of("interrupt.reminder", data),
                         thread_id=interrupt.thread_id,
                         node_id=interrupt.node_id,
                         checkpoint_id=interrupt.checkpoint_id,

@@ -7,7 +7,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, final
 
-from graphkit._plan.events import level_of
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.writes import ANSWER, RESUMED, interrupts_in
@@ -102,7 +101,6 @@ class RunReporter:
         if self.post is not None:
             self.post(
                 type,
-                level_of(type, data),
                 thread_id=self.config.thread,
                 node_id=node_id,
                 checkpoint_id=self.checkpoint_id,

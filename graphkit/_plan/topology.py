@@ -408,7 +408,7 @@ def takes_argument(function: Callable[..., Any], position: int, name: str) -> bo
 def _find_asynchronous(topology: Topology) -> list[str]:
     names: list[str] = []
     for node in topology.nodes.values():
-        if _has_async_call(node, node.action, node.interrupt_call, node.items):
+        if _has_async_call(node, node.action, node.interrupt_call, node.items, node.label):
             names.append(node.id)
         if node.graph is not None:
             inner = node.graph.topology.asynchronous

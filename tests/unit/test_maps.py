@@ -444,7 +444,7 @@ def test_options_that_do_not_fit_together_are_refused(options):
 
 
 def test_a_failing_label_fails_the_node_and_an_async_one_needs_an_async_run():
-    with pytest.raises(GraphRunnerError, match="'read'.*astream"):
+    with pytest.raises(GraphRunnerError, match=r"'read'.*astream"):
         graph_of(lambda document: {}, label=asyncio.sleep).compile().invoke({"documents": []})
     with pytest.raises(NodeExecutionError, match="label"):
         graph_of(lambda document: {}, label=lambda document: 1 / 0).compile().invoke({"documents": ["a"]})

@@ -153,14 +153,9 @@ class _Agenda:
         self._candidates: dict[str, _Candidate] = {}
         self._queue = _DueQueue[float]()
         """The candidates that are not taken."""
-        self._taken: set[str] = set()
+        self.taken: set[str] = set()
         """The threads that the worker serves now. What happens to them is looked at when they are
         done."""
-
-    @property
-    def taken_count(self) -> int:
-        """How many threads are taken."""
-        return len(self._taken)
 
     def get(self, thread: str) -> _Candidate | None:
         """Return a candidate."""
@@ -169,7 +164,7 @@ class _Agenda:
     def put(self, thread: str, candidate: _Candidate) -> None:
         """Add a candidate, or one whose time has changed."""
         self._candidates[thread] = candidate
-        if thread not in self._taken:
+        if thread not in self.taken:
             self._queue.set(thread, candidate.due)
 
     def discard(self, thread: str) -> None:
@@ -183,7 +178,7 @@ class _Agenda:
         if due is None:
             return None
         thread, _ = due
-        self._taken.add(thread)
+        self.taken.add(thread)
         return thread, self._candidates.pop(thread)
 
     def next_due(self) -> float:
@@ -193,7 +188,7 @@ class _Agenda:
 
     def finish(self, thread: str) -> None:
         """Note that the worker has served a thread that was taken."""
-        self._taken.discard(thread)
+        self.taken.discard(thread)
         candidate = self._candidates.get(thread)
         if candidate is not None:
             self._queue.set(thread, candidate.due)
@@ -335,7 +330,7 @@ class Worker:
                             self._retention.start()
                     elif self._submit_scheduled():
                         continue
-                    elif once and not self._agenda.taken_count:
+                    elif once and not self._agenda.taken:
                         if self._retention is not None:
                             self._retention.wait()
                         break
@@ -343,7 +338,7 @@ class Worker:
                         has_more = self._read_changes(self._changes, self._seconds_until_due())
             finally:
                 # After an error, the runs of other threads stop at their next node boundary.
-                if self._agenda.taken_count:
+                if self._agenda.taken:
                     self.stop()
                 for thread in self._threads:
                     thread.join()
@@ -417,7 +412,7 @@ class Worker:
 
     def _take_due_thread(self) -> tuple[str, _Candidate] | None:
         with self._lock:
-            if self._agenda.taken_count == self._concurrency:
+            if len(self._agenda.taken) == self._concurrency:
                 return None
             now = self._now()
             while (alarm := self._alarms.take(now)) is not None:
@@ -434,7 +429,7 @@ class Worker:
         """Return how many seconds remain until a thread can be taken; None if an event comes first."""
         seconds = self._schedules.seconds_until_due()
         with self._lock:
-            if self._agenda.taken_count < self._concurrency:
+            if len(self._agenda.taken) < self._concurrency:
                 seconds = min(seconds, self._agenda.next_due() - monotonic())
                 alarm = self._alarms.next_due()
                 if alarm is not None:

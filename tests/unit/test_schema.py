@@ -47,12 +47,7 @@ def last(old, new):
 
 def test_defaults_are_made_for_each_thread():
     made = []
-
-    def default():
-        made.append([])
-        return made[-1]
-
-    schema = {"x": Channels.base(default)}
+    schema = {"x": Channels.base(lambda: made.append([]) or made[-1])}
     assert run(schema, {})["x"] == run(schema, {})["x"] == []
     assert len(made) == 2
 

@@ -6,70 +6,46 @@ both: the one that is not asked for is commented out. The boxes are for a termin
 
 from __future__ import annotations
 
-import abc
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from graphkit._diagram.layout import PASSED_FILL, PASSED_LINE, Arrow, DiagramModel, Shape
 from graphkit._records.config import END, START
 from graphkit._wording import count_cells
 
 
-class DiagramWriter(abc.ABC):
-    """Writes diagrams in one syntax."""
+def _iter_body(writer: MermaidWriter | PlantUmlWriter, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
+    """Yield the lines of the shapes, subgraphs and arrows of a graph.
 
-    indent: ClassVar[str]
-    """Precedes each shape and arrow."""
-    comment: ClassVar[str]
-    """Turns the rest of a line into a comment."""
+    Args:
+        writer: writes one of them in its syntax.
+        model: the graph.
+        conditions: whether conditions have shapes of their own.
+    """
+    hidden = writer.indent + writer.comment
+    for shape in model.shapes:
+        is_shown = conditions or shape.kind != "condition"
+        yield (writer.indent if is_shown else hidden) + writer.write_shape(shape)
 
-    def __init__(self) -> None:
-        self.links: list[Arrow] = []
-        """The arrows that are shown, in order."""
+    for shape, subgraph in model.subgraphs:
+        opening, closing = writer.write_subgraph(shape)
+        yield opening
+        yield from _iter_body(writer, subgraph, conditions=conditions)
+        yield closing
 
-    @abc.abstractmethod
-    def iter_lines(self, model: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
-        """Yield the lines of a diagram.
+    for arrow in model.arrows:
+        is_shown = arrow.is_shown(conditions=conditions)
+        yield (writer.indent if is_shown else hidden) + writer.write_arrow(arrow)
 
-        Args:
-            model: the graph.
-            title: None: no title.
-            conditions: whether conditions have shapes of their own.
-        """
 
-    @abc.abstractmethod
-    def write_shape(self, shape: Shape) -> str:
-        """Return the line of a shape."""
-
-    @abc.abstractmethod
-    def write_arrow(self, arrow: Arrow) -> str:
-        """Return the line of an arrow."""
-
-    @abc.abstractmethod
-    def write_subgraph(self, subgraph: Shape) -> tuple[str, str]:
-        """Return the lines before and after the parts of a subgraph."""
-
-    def iter_body(self, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
-        """Yield the lines of the shapes, subgraphs and arrows of a graph."""
-        hidden = self.indent + self.comment
-        for shape in model.shapes:
-            is_shown = conditions or shape.kind != "condition"
-            yield (self.indent if is_shown else hidden) + self.write_shape(shape)
-
-        for shape, subgraph in model.subgraphs:
-            opening, closing = self.write_subgraph(shape)
-            yield opening
-            yield from self.iter_body(subgraph, conditions=conditions)
-            yield closing
-
-        for arrow in model.arrows:
-            is_shown = arrow.is_shown(conditions=conditions)
-            yield (self.indent if is_shown else hidden) + self.write_arrow(arrow)
-            if is_shown:
-                self.links.append(arrow)
+def _iter_arrows(model: DiagramModel) -> Iterator[Arrow]:
+    """Yield the arrows of a graph and its subgraphs, in the order of the text."""
+    for _, subgraph in model.subgraphs:
+        yield from _iter_arrows(subgraph)
+    yield from model.arrows
 
 
 _INNER_CLASSES: Final = {"start": "___START__", "stop": "___END__"}
@@ -78,13 +54,22 @@ _BRACKETS: Final = {"map": ("[[", "]]"), "condition": ("{", "}")}
 
 
 @final
-class MermaidWriter(DiagramWriter):
+class MermaidWriter:
     """Writes Mermaid flowcharts."""
 
     indent = "\t"
+    """Precedes each shape and arrow."""
     comment = "%%\t"
+    """Turns the rest of a line into a comment."""
 
     def iter_lines(self, model: DiagramModel, title: str | None, *, conditions: bool) -> Iterator[str]:
+        """Yield the lines of a diagram.
+
+        Args:
+            model: the graph.
+            title: None: no title.
+            conditions: whether conditions have shapes of their own.
+        """
         if title is not None:
             is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", title)
             if not is_plain:
@@ -93,7 +78,7 @@ class MermaidWriter(DiagramWriter):
             yield f"title: {title}"
             yield "---"
         yield "flowchart TD"
-        yield from self.iter_body(model, conditions=conditions)
+        yield from _iter_body(self, model, conditions=conditions)
         yield ""
         for name in _INNER_CLASSES.values():
             yield f"\tclassDef {name} fill:black,stroke-width:1px,font-size:xx-small;"
@@ -105,11 +90,13 @@ class MermaidWriter(DiagramWriter):
         if names:
             yield f"\tclassDef passed fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px;"
             yield f"\tclass {names} passed;"
-        numbers = ",".join(str(number) for number, arrow in enumerate(self.links) if arrow.steps)
+        links = [arrow for arrow in _iter_arrows(model) if arrow.is_shown(conditions=conditions)]
+        numbers = ",".join(str(number) for number, arrow in enumerate(links) if arrow.steps)
         if numbers:
             yield f"\tlinkStyle {numbers} stroke:{PASSED_LINE},stroke-width:3px;"
 
     def write_subgraph(self, subgraph: Shape) -> tuple[str, str]:
+        """Return the lines before and after the parts of a subgraph."""
         if subgraph.name == subgraph.label:
             return f"subgraph {subgraph.name}", "end"
         return f'subgraph {subgraph.name}["{_escape_for_mermaid(subgraph.label)}"]', "end"
@@ -150,8 +137,8 @@ _SHAPES: Final = {
 
 
 @final
-class PlantUmlWriter(DiagramWriter):
-    """Writes PlantUML use case diagrams."""
+class PlantUmlWriter:
+    """Writes PlantUML use case diagrams; as MermaidWriter."""
 
     indent = ""
     comment = "'"
@@ -161,7 +148,7 @@ class PlantUmlWriter(DiagramWriter):
         yield f"@startuml {name}"
         if title is not None:
             yield f'title "{_escape_for_plantuml(title)}"'
-        yield from self.iter_body(model, conditions=conditions)
+        yield from _iter_body(self, model, conditions=conditions)
         yield "@enduml"
 
     def write_subgraph(self, subgraph: Shape) -> tuple[str, str]:

@@ -264,10 +264,14 @@ def test_histories_must_be_in_the_order_of_an_export(versions):
 
 
 def test_types_must_be_known(source):
+    """A saver knows its own: an export need not name them."""
+    stranger = FileSystemSaver(source.base_directory, fsync="never")
     with pytest.raises(CheckpointSerializationError, match="Colour"):
-        list(export_threads(source))
+        list(export_threads(stranger))
+    lines = list(export_threads(source))
+    assert list(export_threads(stranger, types=TYPES)) == lines
     with pytest.raises(CheckpointSerializationError):
-        import_threads(MemorySaver(), export_threads(source, types=TYPES))
+        import_threads(MemorySaver(), lines)
     for form in ("lines", "logs"):
         with pytest.raises(CheckpointNotFoundError):
             list(export_threads(source, ["x"], format=form))
@@ -474,6 +478,32 @@ def test_an_export_replaces_no_file_but_its_own(store, tmp_path):
     own.write_text("the user's")
     assert graphkit("export", store, "--output", tmp_path / "all.jsonl").code == 0
     assert own.read_text() == "the user's"
+
+
+def test_a_thread_that_cannot_be_read_does_not_stop_an_export(store, tmp_path):
+    damage(store, "order-17")
+    new = tmp_path / "new.jsonl"
+    done = graphkit("export", store, "--output", new)
+    assert_refused(done, 12, "cannot export order-17; all others are done")
+    assert graphkit("import", tmp_path / "a", new).code == 0
+    piped = graphkit("export", store)
+    assert (piped.code, piped.out) == (12, new.read_text())
+
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text("may have order-17")
+    assert graphkit("export", store, "--output", earlier).code == 12
+    assert earlier.read_text() == "may have order-17"
+    assert graphkit("export", store, "order-17", "--output", tmp_path / "one.jsonl").code == 12
+    assert not (tmp_path / "one.jsonl").exists()
+
+    damage(store, "order-17")  # once more: it is right again
+    log = locate_log(store, "order-18")
+    log.rename(tmp_path / "log")
+    log.symlink_to(tmp_path / "log")
+    raw = graphkit("export", store, "--raw")
+    assert_refused(raw, 13, "cannot export order-18; all others are done")
+    done = import_threads(FileSystemSaver(tmp_path / "b"), raw.out.splitlines())
+    assert done.threads == ["import-a", "order-17"]
 
 
 def test_a_dry_run_of_an_export_refuses_what_the_export_would(tmp_path):

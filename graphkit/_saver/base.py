@@ -451,6 +451,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Raises:
             CheckpointNotFoundError: the source is empty.
             CheckpointConflictError: the target is not empty. Nothing was changed.
+            CheckpointerConfigurationError: by default, as `prune`. Nothing was changed.
         """
         new_thread = resolve_thread_id(target)
         with lock_for_rewrite(self.run_lock_key(RunnableConfig(new_thread))):

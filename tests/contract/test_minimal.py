@@ -263,7 +263,7 @@ def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
         assert saver.get_writes(RunnableConfig(checkpoint_id=info.id)) == {"w": n}
 
 
-def test_prune_is_refused_where_a_fork_may_hide_histories():
+def test_prune_and_copy_are_refused_where_a_fork_may_hide_histories():
     def failing(state):
         raise ValueError
 
@@ -277,6 +277,8 @@ def test_prune_is_refused_where_a_fork_may_hide_histories():
     assert ("t", "inner") in before
     with pytest.raises(CheckpointerConfigurationError, match=r"ListSaver cannot prune .* override"):
         saver.prune("t", keep_last=1)
+    with pytest.raises(CheckpointerConfigurationError, match=r"ListSaver cannot copy .* override"):
+        saver.copy("t", "u")
     assert saver.histories == before
 
 

@@ -35,34 +35,18 @@ from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, c
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
-    AccessDeniedError,
-    CheckpointConflictError,
-    CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
-    CheckpointFormatError,
-    CheckpointKeyError,
     CheckpointNotFoundError,
-    CheckpointSerializationError,
     CheckpointStorageError,
-    ThreadBusyError,
 )
 
 __all__ = ["Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
 
 _LOGGER: Final = getLogger("graphkit")
-_OF_ONE_THREAD: Final = (
-    AccessDeniedError,
-    CheckpointConflictError,
-    CheckpointCorruptionError,
-    CheckpointFormatError,
-    CheckpointKeyError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-    ThreadBusyError,
-)
-"""Errors that the next thread need not meet."""
+_OF_ALL_THREADS: Final = (CheckpointerConfigurationError, CheckpointStorageError)
+"""Errors that the next thread would meet, too."""
 
 
 # Copy
@@ -146,7 +130,7 @@ def copy_threads(
     if threads is not None:
         for thread_id in chosen:
             StoredThread(source, thread_id, JsonValueCodec()).check_exists(versions=versions)
-    failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
+    failed = FailedThreads("copy", total=len(chosen), fatal=_OF_ALL_THREADS)
     passed_over = CheckpointErasedError if threads is None else ()
     skipped: list[str] = []
     copied: list[str] = []
@@ -271,7 +255,7 @@ def export_threads(
         )
     saver.register_types(*types)
     chosen = _list_ids(saver.threads(released=versions) if threads is None else threads)
-    failed = FailedThreads("export", total=len(chosen), catches=_OF_ONE_THREAD)
+    failed = FailedThreads("export", total=len(chosen), fatal=_OF_ALL_THREADS)
     passed_over = (CheckpointErasedError, CheckpointNotFoundError) if threads is None else ()
     exported = 0
 

@@ -11,6 +11,8 @@ import pytest
 from graphkit import GraphResume, HasVersions, RunnableConfig, Tag, interrupt
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
+from graphkit.transfer import copy_threads
+from savers import MemorySaver
 from tests.support.graphs import make_chain, make_graph
 from tests.support.savers import ListingSaver, ListSaver, open_kind
 
@@ -279,6 +281,8 @@ def test_prune_and_copy_are_refused_where_a_fork_may_hide_histories():
         saver.prune("t", keep_last=1)
     with pytest.raises(CheckpointerConfigurationError, match=r"ListSaver cannot copy .* override"):
         saver.copy("t", "u")
+    with pytest.raises(CheckpointerConfigurationError, match="ListSaver cannot read all of"):
+        copy_threads(saver, MemorySaver(), ["t"])
     assert saver.histories == before
 
 

@@ -23,7 +23,7 @@ from graphkit._records.config import (
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.incomplete import copy_thread, remove_by_rewriting
-from graphkit._saver.retention import Retention, RetentionOptions, iter_histories, select_orphans
+from graphkit._saver.retention import Retention, RetentionOptions, iter_prunable, select_orphans
 from graphkit._saver.run_lock import (
     HeldRunLock,
     find_held_lock,
@@ -488,7 +488,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
         removed = 0
-        for config, owner in iter_histories(self, thread_id):
+        for config, owner in iter_prunable(self, thread_id):
             if owner is None:
                 removed += self._prune(config, retention.select_removable)
                 continue

@@ -124,7 +124,7 @@ def prune_thread(saver: BaseCheckpointSaver, thread_id: str, options: RetentionO
     count = 0
     has_orphans = False
     left: dict[str, set[str]] = {}
-    for config, owner in iter_histories(saver, thread_id):
+    for config, owner in iter_prunable(saver, thread_id):
         history = saver.history(config)
         if owner is not None:
             has_orphans = has_orphans or bool(select_orphans(history, left.get(owner, ())))
@@ -137,7 +137,7 @@ def prune_thread(saver: BaseCheckpointSaver, thread_id: str, options: RetentionO
     return saver.prune(thread_id, **options)
 
 
-def iter_histories(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[tuple[RunnableConfig, str | None]]:
+def iter_prunable(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[tuple[RunnableConfig, str | None]]:
     """Yield the histories of a thread; those of early writes with the namespace of their checkpoints.
 
     These come last, because what is left of their checkpoints decides.

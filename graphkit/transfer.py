@@ -35,6 +35,7 @@ from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, c
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
+    CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
@@ -334,7 +335,8 @@ def import_threads(
         CheckpointSerializationError: a value has a type that is not in `types`.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none: nothing of
             that thread is stored. Or it has logs, and the saver keeps no files.
-        CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair` it.
+        CheckpointCorruptionError: logs were damaged when they were exported. They are stored, and so are all
+            others; `repair` them.
         CheckpointStorageError: the file system refused. The next import of the file continues.
         ThreadBusyError: a run holds a thread. The threads before it are stored.
     """
@@ -343,12 +345,16 @@ def import_threads(
     if form == "logs":
         find_directory(saver)
     saver.register_types(*types)
+    failed = FailedThreads("verify")
     imported: list[str] = []
     counts = CopyCounts()
     while (data := source.read_first()) is not None:
         thread_id = data["thread"]
         if form == "logs":
-            counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
+            try:
+                counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
+            except CheckpointCorruptionError as error:  # it is stored, and the lines of the next thread follow
+                failed.add(thread_id, error)
         else:
             file_thread = source.read_thread(thread_id, JsonValueCodec(types))
             with file_thread as thread, saver.run_lock(RunnableConfig(thread_id)):
@@ -360,4 +366,5 @@ def import_threads(
                 ThreadCopier(thread, saver, versions=has_versions).copy(counts)
         imported.append(thread_id)
         progress(len(imported), 0, thread_id)
+    failed.raise_if_any()
     return Imported(imported, counts.checkpoints, counts.skipped_checkpoints)

@@ -409,10 +409,12 @@ def test_logs_do_not_overwrite(tmp_path, source):
 
 
 def test_damage_comes_along_and_is_reported(tmp_path, source):
+    source.put("u", checkpoint(1, START, "a", {}))
     damage(tmp_path / "source", "t")
     target = FileSystemSaver(tmp_path / "b", fsync="never")
-    with pytest.raises(CheckpointCorruptionError):
-        import_threads(target, export_threads(source, format="logs"), format="logs")
+    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot verify t; all others are done\)"):
+        import_threads(target, export_threads(source, ["t", "u"], format="logs"), format="logs")
+    assert sorted(target.threads()) == ["t", "u"]
 
 
 def test_logs_from_strangers_get_nowhere(tmp_path, source):

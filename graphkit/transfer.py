@@ -35,10 +35,12 @@ from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, c
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
+    CheckpointConflictError,
     CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
@@ -329,23 +331,24 @@ def import_threads(
     Raises:
         CheckpointConflictError: a thread holds other checkpoints, and did not change; or it differs after
             the import, and is incomplete. The error names the namespace, the checkpoint and what differs.
-            The threads before it are stored.
+            All other threads are stored, and in the end the first error is raised, whose message names
+            all such threads.
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
             format. The threads before the damage are stored.
-        CheckpointSerializationError: a value has a type that is not in `types`.
+        CheckpointSerializationError: a value has a type that is not in `types`. All other threads are stored.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none: nothing of
             that thread is stored. Or it has logs, and the saver keeps no files.
         CheckpointCorruptionError: logs were damaged when they were exported. They are stored, and so are all
             others; `repair` them.
         CheckpointStorageError: the file system refused. The next import of the file continues.
-        ThreadBusyError: a run holds a thread. The threads before it are stored.
+        ThreadBusyError: a run holds a thread. All others are stored; of logs, those before it.
     """
     source = LineReader(lines)
     form = source.read_head(format)
     if form == "logs":
         find_directory(saver)
     saver.register_types(*types)
-    failed = FailedThreads("verify")
+    failed = FailedThreads("import", fatal=(*_OF_ALL_THREADS, CheckpointFormatError))
     imported: list[str] = []
     counts = CopyCounts()
     while (data := source.read_first()) is not None:
@@ -353,11 +356,13 @@ def import_threads(
         if form == "logs":
             try:
                 counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
-            except CheckpointCorruptionError as error:  # it is stored, and the lines of the next thread follow
-                failed.add(thread_id, error)
+            except (CheckpointConflictError, CheckpointCorruptionError) as error:
+                failed.add(thread_id, error)  # all its lines were read: those of the next thread follow
         else:
+            config = RunnableConfig(thread_id)
+            lock_timeout = 0.0 if failed.has_waited else None
             file_thread = source.read_thread(thread_id, JsonValueCodec(types))
-            with file_thread as thread, saver.run_lock(RunnableConfig(thread_id)):
+            with file_thread as thread, failed.catch(thread_id), saver.run_lock(config, lock_timeout):
                 has_versions = bool(thread.list_versions())
                 if has_versions and not isinstance(saver, HasVersions):
                     raise CheckpointerConfigurationError(

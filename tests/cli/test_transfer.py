@@ -203,13 +203,17 @@ def test_a_refused_import_adds_nothing_to_what_is_there():
         here = saver.put("t", checkpoint(1, START, "a", {}))
         saver.put_writes(here, {"answer:q": value, "once:x": float("nan")})
     source.add_tags(here, "late")
+    source.put("u", checkpoint(1, START, "a", {}))
     lines = list(export_threads(source))
     before = list(export_threads(target))
-    with pytest.raises(CheckpointConflictError, match="differs from the file"):
+    with pytest.raises(
+        CheckpointConflictError, match=r"differs from the file \(cannot import t; all others are done\)"
+    ):
         import_threads(target, lines)
-    assert list(export_threads(target)) == before
+    assert list(export_threads(target, ["t"])) == before
+    assert target.get("u") == source.get("u")
     target.delete("t")
-    assert [import_threads(target, lines).skipped for _ in range(2)] == [0, 1]
+    assert [import_threads(target, lines).skipped for _ in range(2)] == [1, 2]
 
 
 def extend_by_hand(lines):
@@ -412,7 +416,7 @@ def test_damage_comes_along_and_is_reported(tmp_path, source):
     source.put("u", checkpoint(1, START, "a", {}))
     damage(tmp_path / "source", "t")
     target = FileSystemSaver(tmp_path / "b", fsync="never")
-    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot verify t; all others are done\)"):
+    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot import t; all others are done\)"):
         import_threads(target, export_threads(source, ["t", "u"], format="logs"), format="logs")
     assert sorted(target.threads()) == ["t", "u"]
 

@@ -285,11 +285,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
     config = RunnableConfig.of(config)
     recorded = freeze_update("values", values)
     with saver.run_lock(config):
-        refuse_incomplete(saver, config.thread)
-        latest = saver.get(config.with_check_point_id(None))
-        if latest is None:
-            raise CheckpointNotFoundError(config.thread)
-        refuse_other_engine(latest.metadata, config.thread)
+        latest = _find_own_latest(saver, config.with_check_point_id(None))
         if config.checkpoint_id not in {None, latest.id}:
             raise CheckpointConflictError(
                 config.thread,
@@ -499,10 +495,10 @@ def _put_requests(
 
 
 def _find_own_latest(saver: BaseCheckpointSaver, config: RunnableConfig) -> CheckpointInfo:
-    """Return the latest checkpoint of a thread.
+    """Return the latest checkpoint of a history.
 
     Raises:
-        CheckpointNotFoundError: there is no such thread.
+        CheckpointNotFoundError: there is none.
         CheckpointConflictError: the thread is incomplete, or another engine made it.
     """
     refuse_incomplete(saver, config.thread)

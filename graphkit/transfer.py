@@ -19,7 +19,9 @@ damage are exported, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from logging import getLogger
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -33,36 +35,21 @@ from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, c
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
-    AccessDeniedError,
     CheckpointConflictError,
     CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
+    CheckpointerError,
     CheckpointFormatError,
-    CheckpointKeyError,
     CheckpointNotFoundError,
-    CheckpointSerializationError,
     CheckpointStorageError,
-    ThreadBusyError,
 )
 
 __all__ = ["Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
 
 _LOGGER: Final = getLogger("graphkit")
-_PASSED_OVER: Final = "thread %.80r is passed over: %s"
-"""The warning about one of all threads whose key was destroyed, or that has gone or died before its first
-checkpoint. A thread that is named raises the error."""
-_OF_ONE_THREAD: Final = (
-    AccessDeniedError,
-    CheckpointConflictError,
-    CheckpointCorruptionError,
-    CheckpointFormatError,
-    CheckpointKeyError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-    ThreadBusyError,
-)
-"""Errors that the next thread need not meet."""
+_OF_ALL_THREADS: Final = (CheckpointerConfigurationError, CheckpointStorageError)
+"""Errors that the next thread would meet, too."""
 
 
 # Copy
@@ -146,36 +133,46 @@ def copy_threads(
     if threads is not None:
         for thread_id in chosen:
             StoredThread(source, thread_id, JsonValueCodec()).check_exists(versions=versions)
-    failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
+    failed = FailedThreads("copy", total=len(chosen), fatal=_OF_ALL_THREADS)
+    passed_over = CheckpointErasedError if threads is None else ()
     skipped: list[str] = []
     copied: list[str] = []
     counts = CopyCounts()
-
-    def copy(thread_id: str) -> None:
-        # Runs of many threads must not be waited for one after the other.
-        lock_timeout = 0.0 if failed.has_waited else None
-        thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
-        try:
+    for done, thread_id in enumerate(chosen, 1):
+        with _catch_errors_of_one(failed, source, thread_id, passed_over):
+            # Runs of many threads must not be waited for one after the other.
+            lock_timeout = 0.0 if failed.has_waited else None
+            thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
             with hold_both(source, target, thread_id, lock_timeout):
                 thread.check_whole()
                 was_missing = ThreadCopier(thread, target, versions=versions).copy(counts)
-        except CheckpointErasedError as error:
-            if threads is not None:
-                raise
-            _LOGGER.warning(_PASSED_OVER, thread_id, error)
-            return
+            if not was_missing:
+                skipped.append(thread_id)
+            copied.append(thread_id)
+        if progress is not None:
+            progress(done, len(chosen), thread_id)
+    failed.raise_if_any()
+    return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
+
+
+@contextmanager
+def _catch_errors_of_one(
+    failed: FailedThreads,
+    source: BaseCheckpointSaver,
+    thread_id: str,
+    passed_over: type[Exception] | tuple[type[Exception], ...],
+) -> Iterator[None]:
+    """Record an error that the next thread need not meet; of those that are passed over, only log a warning."""
+    with failed.catch(thread_id):
+        try:
+            yield
+        except passed_over as error:
+            _LOGGER.warning("thread %.80r is passed over: %s", thread_id, error)
         except CheckpointStorageError as error:
             # A full disk or a lost connection would stop all others, too; a file that cannot be read does not.
             if not _is_file_of(source, thread_id, error):
                 raise
             failed.add(thread_id, error)
-            return
-        if not was_missing:
-            skipped.append(thread_id)
-        copied.append(thread_id)
-
-    failed.change_each(chosen, copy, progress)
-    return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
 
 
 def _is_file_of(source: BaseCheckpointSaver, thread_id: str, error: CheckpointStorageError) -> bool:
@@ -208,11 +205,14 @@ def export_threads(
     versions: bool = True,
     plaintext: bool = False,
     progress: Progress = lambda *_: None,
+    on_failure: Callable[[CheckpointerError], object] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a file with these threads, or with all threads (None).
 
     Holds one checkpoint at a time. May run while another process writes: each history is exported
-    as it is when the export reaches it.
+    as it is when the export reaches it. Reads each thread twice: the file has nothing of one that cannot be
+    read, and so can be imported. Such a thread does not stop the others: in the end the first error is
+    raised, and its message names all such threads.
 
     Args:
         saver: where the threads are.
@@ -220,22 +220,29 @@ def export_threads(
             destroyed; of logs, all.
         format: "lines" is readable, and every saver can import it. "logs" has everything as it is,
             from a directory and for one.
-        types: the application types that states hold. Logs need none.
+        types: the application types that states hold, if the saver does not know them. Logs need none.
         versions: also export released histories, from a saver that keeps them, without their
             pending writes and tags. Logs have everything, and always.
         plaintext: allow an export from a saver that seals its records. The lines are not encrypted;
             logs are sealed as the directory is.
         progress: called after each thread.
+        on_failure: called in the end with the error that names the threads which the file lacks. The error
+            is raised if this is None, or if no thread could be exported.
 
     Raises:
         CheckpointerConfigurationError: the saver seals its records, and `plaintext` is False. Or logs
-            are wanted of a saver that keeps no files, or without their versions.
-        CheckpointConflictError: a thread is incomplete. Logs say so themselves.
+            are wanted of a saver that keeps no files, or without their versions. Or the saver may not
+            know all namespaces of a thread.
+        CheckpointConflictError: a thread is incomplete; all others are exported. Logs say so themselves.
+        CheckpointCorruptionError, CheckpointKeyError: a thread is damaged, or cannot be opened. All others
+            are exported.
         CheckpointFormatError: there is a link, or something else that is not a file or directory,
-            in place of a log or a directory.
-        CheckpointNotFoundError: there is no such thread.
-        CheckpointSerializationError: a value has a type that is not in `types`.
-        CheckpointStorageError: the store cannot be read, or the logs of a thread were removed meanwhile.
+            in place of a log or a directory. All other threads are exported.
+        CheckpointNotFoundError: there is no such thread. All others are exported.
+        CheckpointSerializationError: a value has a type that the saver does not know. All other threads are
+            exported.
+        CheckpointStorageError: the store cannot be read, or a thread was removed or damaged after its first
+            line. Or a file of a thread cannot be read; all other threads are exported.
         ValueError: there is no such format.
     """
     check_choice("format", format, "lines", "logs")
@@ -249,25 +256,38 @@ def export_threads(
             "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
             "(plaintext=True, --plaintext)"
         )
+    saver.register_types(*types)
     chosen = _list_ids(saver.threads(released=versions) if threads is None else threads)
+    failed = FailedThreads("export", total=len(chosen), fatal=_OF_ALL_THREADS)
+    passed_over = (CheckpointErasedError, CheckpointNotFoundError) if threads is None else ()
+    exported = 0
+
+    def read(thread_id: str) -> Iterator[str]:
+        if format == "logs":
+            return export_log_lines(saver, thread_id)
+        thread = StoredThread(saver, thread_id, JsonValueCodec(learns_types=True))
+        thread.check_whole()
+        return thread.lines(versions=versions)
+
     yield format_line({"graphkit": "logs" if format == "logs" else "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
-        try:
-            if format == "logs":
-                lines = export_log_lines(saver, thread_id)
-            else:
-                thread = StoredThread(saver, thread_id, JsonValueCodec(types))
-                thread.check_whole()
-                lines = thread.lines(versions=versions)
-            first_line = next(lines)
-        except (CheckpointErasedError, CheckpointNotFoundError) as error:
-            if threads is not None:
-                raise
-            _LOGGER.warning(_PASSED_OVER, thread_id, error)
-            continue
-        yield first_line
+        lines: Iterable[str] = ()
+        with _catch_errors_of_one(failed, saver, thread_id, passed_over):
+            # Twice: no import reads on behind a thread that is cut short. A temporary file would hold in plain what a
+            # sealed store holds.
+            for _ in read(thread_id):
+                pass
+            rest = read(thread_id)
+            lines = chain((next(rest),), rest)
+            exported += 1
         yield from lines
         progress(done, len(chosen), thread_id)
+    try:
+        failed.raise_if_any()
+    except CheckpointerError as error:
+        if on_failure is None or not exported:
+            raise
+        on_failure(error)
 
 
 # Import
@@ -311,30 +331,38 @@ def import_threads(
     Raises:
         CheckpointConflictError: a thread holds other checkpoints, and did not change; or it differs after
             the import, and is incomplete. The error names the namespace, the checkpoint and what differs.
-            The threads before it are stored.
+            All other threads are stored, and in the end the first error is raised, whose message names
+            all such threads.
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
             format. The threads before the damage are stored.
-        CheckpointSerializationError: a value has a type that is not in `types`.
+        CheckpointSerializationError: a value has a type that is not in `types`. All other threads are stored.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none: nothing of
             that thread is stored. Or it has logs, and the saver keeps no files.
-        CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair` it.
+        CheckpointCorruptionError: logs were damaged when they were exported. They are stored, and so are all
+            others; `repair` them.
         CheckpointStorageError: the file system refused. The next import of the file continues.
-        ThreadBusyError: a run holds a thread. The threads before it are stored.
+        ThreadBusyError: a run holds a thread. All others are stored; of logs, those before it.
     """
     source = LineReader(lines)
     form = source.read_head(format)
     if form == "logs":
         find_directory(saver)
     saver.register_types(*types)
+    failed = FailedThreads("import", fatal=(*_OF_ALL_THREADS, CheckpointFormatError))
     imported: list[str] = []
     counts = CopyCounts()
     while (data := source.read_first()) is not None:
         thread_id = data["thread"]
         if form == "logs":
-            counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
+            try:
+                counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
+            except (CheckpointConflictError, CheckpointCorruptionError) as error:
+                failed.add(thread_id, error)  # all its lines were read: those of the next thread follow
         else:
+            config = RunnableConfig(thread_id)
+            lock_timeout = 0.0 if failed.has_waited else None
             file_thread = source.read_thread(thread_id, JsonValueCodec(types))
-            with file_thread as thread, saver.run_lock(RunnableConfig(thread_id)):
+            with file_thread as thread, failed.catch(thread_id), saver.run_lock(config, lock_timeout):
                 has_versions = bool(thread.list_versions())
                 if has_versions and not isinstance(saver, HasVersions):
                     raise CheckpointerConfigurationError(
@@ -343,4 +371,5 @@ def import_threads(
                 ThreadCopier(thread, saver, versions=has_versions).copy(counts)
         imported.append(thread_id)
         progress(len(imported), 0, thread_id)
+    failed.raise_if_any()
     return Imported(imported, counts.checkpoints, counts.skipped_checkpoints)

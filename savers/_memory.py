@@ -8,7 +8,7 @@ when a caller passes them in, and when they are returned.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,6 @@ from graphkit.saver_kit import (
     Codec,
     ConfigLike,
     FrozenDict,
-    Retention,
     ThreadLike,
     check_copy,
     check_writes,
@@ -230,9 +229,11 @@ class MemorySaver(BaseCheckpointSaver):
             copied = {namespace: history.copy() for namespace, history in histories.items()}
             self._threads[new_thread] = self._get_thread(new_thread)._replace(live=copied)
 
-    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+    def _prune(
+        self, config: RunnableConfig, select: Callable[[Sequence[CheckpointInfo]], Sequence[CheckpointInfo]]
+    ) -> int:
         with self._lock:
-            removable = {info.id for info in retention.select_removable(self._list_infos(config))}
+            removable = {info.id for info in select(self._list_infos(config))}
             if removable:
                 self._get_history(config).remove(removable)
             return len(removable)

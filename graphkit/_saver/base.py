@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Self, Unpack
@@ -22,7 +23,7 @@ from graphkit._records.config import (
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.incomplete import copy_thread, remove_by_rewriting
-from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, iter_prunable
+from graphkit._saver.retention import Retention, RetentionOptions, iter_prunable, select_orphans
 from graphkit._saver.run_lock import (
     HeldRunLock,
     find_held_lock,
@@ -450,6 +451,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Raises:
             CheckpointNotFoundError: the source is empty.
             CheckpointConflictError: the target is not empty. Nothing was changed.
+            CheckpointerConfigurationError: by default, as `prune`. Nothing was changed.
         """
         new_thread = resolve_thread_id(target)
         with lock_for_rewrite(self.run_lock_key(RunnableConfig(new_thread))):
@@ -486,18 +488,26 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
         removed = 0
-        for config, chosen in iter_prunable(self, thread_id, retention):
-            count = self._prune(config, chosen)
-            if not is_of_early_writes(config.checkpoint_ns):
-                removed += count
+        for config, owner in iter_prunable(self, thread_id):
+            if owner is None:
+                removed += self._prune(config, retention.select_removable)
+                continue
+            left = {info.id for info in self.history(config.replace(checkpoint_ns=owner))}
+            self._prune(config, partial(select_orphans, owner_ids=left))
         return removed
 
-    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+    def _prune(
+        self, config: RunnableConfig, select: Callable[[Sequence[CheckpointInfo]], Sequence[CheckpointInfo]]
+    ) -> int:
         """Prune one history and return the number of checkpoints removed. For implementers.
 
         An incomplete thread is left alone.
+
+        Args:
+            config: names the history.
+            select: returns those to remove, from all of the history, newest first.
         """
-        return remove_by_rewriting(self, config, retention.select_removable)
+        return remove_by_rewriting(self, config, select)
 
     def register_types(self, *types: type) -> None:
         """Allow values of these application types to be restored from the store.

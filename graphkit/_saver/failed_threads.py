@@ -25,7 +25,6 @@ class FailedThreads:
         operation: str,
         *,
         total: int | None = None,
-        catches: tuple[type[Exception], ...] = (CheckpointerError, OSError),
         fatal: tuple[type[Exception], ...] = (),
         passes_over: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -34,13 +33,11 @@ class FailedThreads:
         Args:
             operation: what is done with each thread, as a verb.
             total: how many threads there are, if that is known.
-            catches: the errors that concern one thread.
-            fatal: those of them that all other threads would meet, too: they end the operation.
+            fatal: errors that all other threads would meet, too: they end the operation.
             passes_over: errors that are no failure: nothing is to be done with their thread.
         """
         self._operation = operation
         self._total = total
-        self._catches = catches
         self._fatal = fatal
         self._passes_over = passes_over
         self._thread_ids: list[str] = []
@@ -56,7 +53,7 @@ class FailedThreads:
             yield
         except self._passes_over:
             pass
-        except self._catches as error:
+        except (CheckpointerError, OSError) as error:
             if isinstance(error, self._fatal) or is_out_of_resources(error):
                 raise
             self.add(thread_id, error)

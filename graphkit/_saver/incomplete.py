@@ -224,10 +224,30 @@ def check_copy(saver: BaseCheckpointSaver, source_id: str, target_id: str) -> Se
 
 def _check_source(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[str]:
     """Check that a thread may be copied; return its namespaces."""
-    namespaces = saver.namespaces(thread_id)
+    namespaces = find_all_namespaces(saver, thread_id, "copy")
     if not namespaces:
         raise CheckpointNotFoundError(thread_id)
     refuse_incomplete(saver, thread_id)
+    return namespaces
+
+
+def find_all_namespaces(saver: BaseCheckpointSaver, thread_id: str, operation: str) -> Sequence[str]:
+    """Return the namespaces of a thread, for an operation that must not miss one.
+
+    Raises:
+        CheckpointerConfigurationError: the saver may not find all of them.
+    """
+    namespaces = saver.namespaces(thread_id)
+    if saver.lists_namespaces:
+        return namespaces
+    for namespace in namespaces:
+        for latest in saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):
+            if is_fork(latest.next_node_id):
+                raise CheckpointerConfigurationError(
+                    f"{type(saver).__name__} cannot {operation} thread {thread_id!r}, whose run stands before a fork: "
+                    f"the branches may have histories that namespaces() does not find. Let the run go past the fork, "
+                    f"or override namespaces()"
+                )
     return namespaces
 
 
@@ -520,14 +540,8 @@ def remove_by_rewriting(
             return 0
         # What stays of all histories that `release` would end, each oldest first.
         kept: dict[str, list[StoredCheckpoint]] = {}
-        for namespace in saver.namespaces(config.thread):
+        for namespace in find_all_namespaces(saver, config.thread, "prune"):
             history = [*read_history(saver, RunnableConfig(config.thread, checkpoint_ns=namespace))]
-            if not saver.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
-                raise CheckpointerConfigurationError(
-                    f"{type(saver).__name__} cannot prune a thread whose run stands before a fork: the branches "
-                    f"may have histories that namespaces() does not find. Let the run go past the fork, or "
-                    f"override namespaces() or prune()"
-                )
             for stored in history:
                 _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
             gone = removable if namespace == config.checkpoint_ns else ()

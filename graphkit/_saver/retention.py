@@ -54,8 +54,6 @@ class Retention:
     """Checkpoints with one of these tags stay."""
     keep_interrupted: bool = True
     """Whether checkpoints with pending interrupts stay."""
-    owner_ids: Collection[str] = ()
-    """For a history of early writes: the ids of the checkpoints that its owner has. See `is_of_early_writes`."""
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.older_than is None:
@@ -66,21 +64,14 @@ class Retention:
             check_time("older_than", self.older_than)
         object.__setattr__(self, "keep_tags", check_texts("keep_tags", self.keep_tags))
 
-    def for_early_writes(self, owners: Sequence[CheckpointInfo]) -> Retention:
-        """Return what stays in the history of the early writes of another one, which has these checkpoints."""
-        return dataclasses.replace(self, owner_ids=frozenset(info.id for info in owners))
-
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.
 
         Args:
-            history: all checkpoints of one namespace, newest first.
+            history: all checkpoints of one namespace, newest first. Of early writes, all stay.
         """
         if history and is_of_early_writes(history[0].checkpoint_ns):
-            # LangGraph's ids ascend: a checkpoint whose id is above all others may still be put. A saver that does not
-            # say which checkpoints there are keeps all early writes.
-            newest = max(self.owner_ids, default="")
-            return [info for info in history[1:] if info.id not in self.owner_ids and info.id < newest]
+            return []
         count = self.keep_last or 1
         old = history[count:]
         kept = [*history[:count], *filter(self._keeps, old)]
@@ -130,38 +121,45 @@ def prune_thread(saver: BaseCheckpointSaver, thread_id: str, options: RetentionO
     lock, because a run may have put checkpoints since then.
     """
     retention = Retention(**options)
-    removable: list[CheckpointInfo] = []
-    for config, chosen in iter_prunable(saver, thread_id, retention, removable):
-        removable += chosen.select_removable(saver.history(config))
-    if removable and not dry_run:
-        return saver.prune(thread_id, **options)
-    return sum(not is_of_early_writes(info.checkpoint_ns) for info in removable)
+    count = 0
+    has_orphans = False
+    left: dict[str, set[str]] = {}
+    for config, owner in iter_prunable(saver, thread_id):
+        history = saver.history(config)
+        if owner is not None:
+            has_orphans = has_orphans or bool(select_orphans(history, left.get(owner, ())))
+            continue
+        removable = retention.select_removable(history)
+        count += len(removable)
+        left[config.checkpoint_ns] = {info.id for info in history}.difference(info.id for info in removable)
+    if dry_run or not (count or has_orphans):
+        return count
+    return saver.prune(thread_id, **options)
 
 
-def iter_prunable(
-    saver: BaseCheckpointSaver, thread_id: str, retention: Retention, removable: Sequence[CheckpointInfo] = ()
-) -> Iterator[tuple[RunnableConfig, Retention]]:
-    """Yield the histories of a thread, each with the retention that decides what stays in it.
+def iter_prunable(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[tuple[RunnableConfig, str | None]]:
+    """Yield the histories of a thread; those of early writes with the namespace of their checkpoints.
 
-    Those of early writes come last, because what is left of their owners decides. It is read when it is their turn.
-
-    Args:
-        saver: the saver of the thread.
-        thread_id: the thread.
-        retention: what stays in histories of checkpoints.
-        removable: checkpoints that the caller has chosen so far, and has not removed.
+    These come last, because what is left of their checkpoints decides.
     """
     for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
-        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
-        if not is_of_early_writes(namespace):
-            yield config, retention
-            continue
-        owner = namespace.removeprefix(EARLY_WRITES)
-        removable_ids = {info.id for info in removable if info.checkpoint_ns == owner}
-        left = [info for info in saver.history(config.replace(checkpoint_ns=owner)) if info.id not in removable_ids]
-        yield config, retention.for_early_writes(left)
+        owner = namespace.removeprefix(EARLY_WRITES) if is_of_early_writes(namespace) else None
+        yield RunnableConfig(thread_id, checkpoint_ns=namespace), owner
 
 
 def is_of_early_writes(namespace: str) -> bool:
-    """Return whether a namespace holds the early writes of another one, its owner, and no checkpoints of a run."""
+    """Return whether a namespace holds the early writes of another one, and no checkpoints of a run."""
     return namespace.startswith(EARLY_WRITES)
+
+
+def select_orphans(early: Sequence[CheckpointInfo], owner_ids: Collection[str]) -> Sequence[CheckpointInfo]:
+    """Return the early writes that `prune` removes, since no checkpoint has them any more.
+
+    Args:
+        early: a history of early writes, newest first.
+        owner_ids: the ids of the checkpoints that there are.
+    """
+    # LangGraph's ids ascend: a checkpoint whose id is above all others may still be put. A saver that does not say
+    # which checkpoints there are keeps all early writes.
+    newest = max(owner_ids, default="")
+    return [info for info in early[1:] if info.id not in owner_ids and info.id < newest]

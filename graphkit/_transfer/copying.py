@@ -26,6 +26,7 @@ from graphkit._saver.incomplete import (
     CheckpointParts,
     IncomingThread,
     StoredCheckpoint,
+    find_all_namespaces,
     find_own_key,
     is_placeholder,
     is_thread_incomplete,
@@ -34,7 +35,6 @@ from graphkit._saver.incomplete import (
     require_empty,
 )
 from graphkit._saver.status import public_metadata
-from graphkit._saver.writes import is_fork
 from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of
 from graphkit._values.json_values import JsonValueCodec, StateDiffer, format_line
 from graphkit._values.state import REMOVED, SET, Changes
@@ -188,16 +188,7 @@ class StoredThread(ThreadSource):
             CheckpointerConfigurationError: the active history may have namespaces that the saver does not find.
         """
         refuse_incomplete(self.saver, self.thread_id)
-        if self.saver.lists_namespaces:
-            return
-        for namespace in self.list_namespaces():
-            for latest in self.saver.recent(RunnableConfig(self.thread_id, checkpoint_ns=namespace), limit=1):
-                if is_fork(latest.next_node_id):
-                    raise CheckpointerConfigurationError(
-                        f"{type(self.saver).__name__} cannot read all of thread {self.thread_id!r}, whose run stands "
-                        f"before a fork: the branches may have histories that namespaces() does not find. Let the run "
-                        f"go past the fork, or override namespaces()"
-                    )
+        find_all_namespaces(self.saver, self.thread_id, "read all of")
 
     def list_versions(self) -> Sequence[int]:
         """Return the released histories, ascending; none if the saver keeps none."""

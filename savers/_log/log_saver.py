@@ -732,8 +732,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         prune = partial(self._prune_thread, retention=chosen)
         return sum(self._change_threads("prune", thread_ids, prune, None, goes_on=thread is None))
 
-    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
-        return self._remove(config, lambda infos: {info.id for info in retention.select_removable(infos)})
+    def _prune(
+        self, config: RunnableConfig, select: Callable[[Sequence[CheckpointInfo]], Sequence[CheckpointInfo]]
+    ) -> int:
+        return self._remove(config, lambda infos: {info.id for info in select(infos)})
 
     def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
         """Remove checkpoints of a history, with their pending writes and tags.

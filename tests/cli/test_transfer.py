@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import pytest
 
-from graphkit import END, START, RunnableConfig
+from graphkit import START, RunnableConfig
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -198,28 +198,22 @@ def test_a_thread_for_whose_lines_there_is_no_room_is_not_stored(tmp_path, monke
 
 
 def test_a_refused_import_adds_nothing_to_what_is_there():
-    source = MemorySaver()
-    complete = checkpoint(1, START, "a", {})
-    here = source.put("t", complete)
-    source.put_writes(here, {"answer:q": "yes", "once:x": float("nan")})
+    source, target = MemorySaver(), MemorySaver()
+    for saver, value in ((source, "yes"), (target, "no")):
+        here = saver.put("t", checkpoint(1, START, "a", {}))
+        saver.put_writes(here, {"answer:q": value, "once:x": float("nan")})
     source.add_tags(here, "late")
+    source.put("u", checkpoint(1, START, "a", {}))
     lines = list(export_threads(source))
-    for stored, writes, message in (
-        ([checkpoint(99, "z", END, {})], {}, "in its place; delete the thread first"),
-        ([checkpoint(1, START, "a", {"n": "another"})], {}, "differs from the file"),
-        ([complete, checkpoint(2, "a", "b", {}, 1)], {}, "is not in the file"),
-        ([complete], {"answer:q": "no"}, "differs from the file"),
+    before = list(export_threads(target))
+    with pytest.raises(
+        CheckpointConflictError, match=r"differs from the file \(cannot import t; all others are done\)"
     ):
-        target = MemorySaver()
-        for each in stored:
-            target.put("t", each)
-        target.put_writes("t", writes)
-        before = list(export_threads(target))
-        with pytest.raises(CheckpointConflictError, match=message):
-            import_threads(target, lines)
-        assert list(export_threads(target)) == before
-    target = MemorySaver()
-    assert [import_threads(target, lines).skipped for _ in range(2)] == [0, 1]
+        import_threads(target, lines)
+    assert list(export_threads(target, ["t"])) == before
+    assert target.get("u") == source.get("u")
+    target.delete("t")
+    assert [import_threads(target, lines).skipped for _ in range(2)] == [1, 2]
 
 
 def extend_by_hand(lines):
@@ -264,10 +258,14 @@ def test_histories_must_be_in_the_order_of_an_export(versions):
 
 
 def test_types_must_be_known(source):
+    """A saver knows its own: an export need not name them."""
+    stranger = FileSystemSaver(source.base_directory, fsync="never")
     with pytest.raises(CheckpointSerializationError, match="Colour"):
-        list(export_threads(source))
+        list(export_threads(stranger))
+    lines = list(export_threads(source))
+    assert list(export_threads(stranger, types=TYPES)) == lines
     with pytest.raises(CheckpointSerializationError):
-        import_threads(MemorySaver(), export_threads(source, types=TYPES))
+        import_threads(MemorySaver(), lines)
     for form in ("lines", "logs"):
         with pytest.raises(CheckpointNotFoundError):
             list(export_threads(source, ["x"], format=form))
@@ -415,10 +413,12 @@ def test_logs_do_not_overwrite(tmp_path, source):
 
 
 def test_damage_comes_along_and_is_reported(tmp_path, source):
+    source.put("u", checkpoint(1, START, "a", {}))
     damage(tmp_path / "source", "t")
     target = FileSystemSaver(tmp_path / "b", fsync="never")
-    with pytest.raises(CheckpointCorruptionError):
-        import_threads(target, export_threads(source, format="logs"), format="logs")
+    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot import t; all others are done\)"):
+        import_threads(target, export_threads(source, ["t", "u"], format="logs"), format="logs")
+    assert sorted(target.threads()) == ["t", "u"]
 
 
 def test_logs_from_strangers_get_nowhere(tmp_path, source):
@@ -474,6 +474,20 @@ def test_an_export_replaces_no_file_but_its_own(store, tmp_path):
     own.write_text("the user's")
     assert graphkit("export", store, "--output", tmp_path / "all.jsonl").code == 0
     assert own.read_text() == "the user's"
+
+
+def test_an_export_without_a_damaged_thread_replaces_no_file_that_may_have_it(store, tmp_path):
+    damage(store, "order-17")
+    new = tmp_path / "new.jsonl"
+    done = graphkit("export", store, "--output", new)
+    assert_refused(done, 12, "cannot export order-17; all others are done")
+    piped = graphkit("export", store)
+    assert (piped.code, piped.out) == (12, new.read_text())
+    new.write_text("has order-17")
+    assert graphkit("export", store, "--output", new).code == 12
+    assert new.read_text() == "has order-17"
+    assert graphkit("export", store, "order-17", "--output", tmp_path / "one.jsonl").code == 12
+    assert not (tmp_path / "one.jsonl").exists()
 
 
 def test_a_dry_run_of_an_export_refuses_what_the_export_would(tmp_path):

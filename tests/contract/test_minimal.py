@@ -11,6 +11,8 @@ import pytest
 from graphkit import GraphResume, HasVersions, RunnableConfig, Tag, interrupt
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, GraphRunnerError
 from graphkit.testing import SaverContract, made
+from graphkit.transfer import copy_threads
+from savers import MemorySaver
 from tests.support.graphs import make_chain, make_graph
 from tests.support.savers import ListingSaver, ListSaver, open_kind
 
@@ -263,7 +265,7 @@ def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
         assert saver.get_writes(RunnableConfig(checkpoint_id=info.id)) == {"w": n}
 
 
-def test_prune_is_refused_where_a_fork_may_hide_histories():
+def test_prune_and_copy_are_refused_where_a_fork_may_hide_histories():
     def failing(state):
         raise ValueError
 
@@ -277,6 +279,10 @@ def test_prune_is_refused_where_a_fork_may_hide_histories():
     assert ("t", "inner") in before
     with pytest.raises(CheckpointerConfigurationError, match=r"ListSaver cannot prune .* override"):
         saver.prune("t", keep_last=1)
+    with pytest.raises(CheckpointerConfigurationError, match=r"ListSaver cannot copy .* override"):
+        saver.copy("t", "u")
+    with pytest.raises(CheckpointerConfigurationError, match="ListSaver cannot read all of"):
+        copy_threads(saver, MemorySaver(), ["t"])
     assert saver.histories == before
 
 

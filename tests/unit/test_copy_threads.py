@@ -24,7 +24,7 @@ from graphkit.errors import (
 )
 from graphkit.saver_kit import Codec, FrozenDict, FrozenList, IncomingThread
 from graphkit.testing import ScriptedSaver
-from graphkit.transfer import copy_threads
+from graphkit.transfer import copy_threads, export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt, with_lazy_state
 from tests.support.graphs import pending_ids
@@ -136,14 +136,6 @@ def test_a_saver_that_cannot_list_its_threads_copies_those_that_are_named():
         copy_threads(source, target)
     assert copy_threads(source, target, ["t"]).checkpoints == 4
     assert exact(target.get(T)) == exact(source.get(T))
-
-
-def test_a_source_that_may_not_know_all_namespaces_is_refused_before_a_fork():
-    source, target = ListSaver(), MemorySaver()
-    source.put(T, checkpoint(1, "a", "__PARALLEL__(a)", {"n": 1}))
-    with pytest.raises(CheckpointerConfigurationError, match="stands before a fork"):
-        copy_threads(source, target, ["t"])
-    assert list(target.threads()) == []
 
 
 # Continuing
@@ -302,7 +294,7 @@ def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
 
 
 @pytest.mark.parametrize("named", [None, ["b", "c", "a", "d"]])
-def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
+def test_a_damaged_thread_is_left_out_of_a_copy_and_an_export(tmp_path, named):
     source, target = FileSystemSaver(tmp_path, fsync="never"), MemorySaver()
     for name in "abcd":
         for number in range(3):
@@ -317,6 +309,15 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
 
     assert caught.value.path == str(*tmp_path.glob("t-b-*/log"))
     assert sorted(target.threads()) == ["a", "d"]
+
+    lines = []
+    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot export b, c; all others are done\)$"):
+        lines.extend(export_threads(source, named))
+    assert import_threads(MemorySaver(), lines).threads == ["a", "d"]
+    failures = []
+    raw = "".join(export_threads(source, named, format="logs", on_failure=failures.append))
+    assert [thread for thread in "abcd" if f'"end": "{thread}"' in raw] == ["a", "b", "d"]
+    assert "cannot export c;" in str(failures)
 
 
 def test_a_version_without_checkpoints_does_not_stop_the_copy_of_other_threads():

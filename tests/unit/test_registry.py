@@ -148,6 +148,8 @@ WRONG = {
 @pytest.fixture(autouse=True)
 def directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for registry in ("_SAVERS", "_STORES"):
+        monkeypatch.setattr(f"graphkit.registry.{registry}.registered", {})
     return tmp_path
 
 
@@ -172,16 +174,14 @@ def test_the_check_takes_what_the_constructor_takes(saver):
         assert checked.keys() == inspect.signature(saver).parameters.keys()
 
 
-def test_an_option_for_a_store_that_exists_is_named_first(monkeypatch):
-    monkeypatch.setattr("graphkit.registry._STORES.registered", {})
+def test_an_option_for_a_store_that_exists_is_named_first():
     register_checkpoint_store("mine", MemorySaver())
     for call in (check_saver_options, get_saver, get_checkpoint_store):
         with pytest.raises(CheckpointerConfigurationError, match=r"^urls: the store 'mine' exists already"):
             call("mine", urls="x")
 
 
-def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatch):
-    monkeypatch.setattr("graphkit.registry._SAVERS.registered", {})
+def test_a_registered_factory_without_a_check_is_checked_by_name_only():
     register_saver("redis", lambda url: MemorySaver())
     check_saver_options("redis", url=object())
     with pytest.raises(CheckpointerConfigurationError, match=r"^urls is not an option of the saver 'redis'"):
@@ -190,13 +190,12 @@ def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatc
         check_saver_options("redis")
 
 
-def test_the_constructor_of_a_subclass_is_not_called(monkeypatch, directory):
+def test_the_constructor_of_a_subclass_is_not_called(directory):
     class JournalSaver(MemorySaver):
         def __init__(self, journal):
             super().__init__()
             (directory / journal).touch()
 
-    monkeypatch.setattr("graphkit.registry._SAVERS.registered", {})
     register_saver("journal", JournalSaver)
     check_saver_options("journal", journal="made.txt")
     assert list(directory.iterdir()) == []
@@ -204,8 +203,7 @@ def test_the_constructor_of_a_subclass_is_not_called(monkeypatch, directory):
         check_saver_options("journal", journal="made.txt", lock_timeout=1)
 
 
-def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
-    monkeypatch.setattr("graphkit.registry._SAVERS.registered", {})
+def test_a_factory_that_takes_any_keyword_is_not_asked_for_names():
     register_saver("any", lambda **options: MemorySaver())
     check_saver_options("any", urls="x", path_of="y")
     register_saver("first", lambda url, /: url)

@@ -29,7 +29,7 @@ from graphkit.cli.stores import (
     strip_kind,
 )
 from graphkit.cli.values import UsageError, escape, pluralize
-from graphkit.errors import CheckpointFormatError, CheckpointStorageError
+from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 
 # copy
 
@@ -166,6 +166,10 @@ def export(
     types = _types_of(app)
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
+    path = Path(output)
+    # What an earlier export wrote stays, for it may have the threads that fail now.
+    is_new_file = output != _STANDARD_STREAM and not path.exists()
+    failures: list[CheckpointerError] = []
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
         lines = export_threads(
             saver,
@@ -175,6 +179,7 @@ def export(
             versions=versions,
             plaintext=plaintext,
             progress=progress,
+            on_failure=failures.append if is_new_file else None,
         )
         if dry_run:
             next(lines)  # what the export refuses altogether, it refuses before its first line
@@ -184,8 +189,10 @@ def export(
             context.use_utf8()
             context.out.writelines(lines)
             return None
-        count = write_to_file(Path(output), lines, _END_KEY)
+        count = write_to_file(path, lines, _END_KEY)
 
+    for error in failures:
+        raise error
     return Message(f"exported {pluralize(count, 'thread')} to {escape(output)}", {"threads": count, "file": output})
 
 

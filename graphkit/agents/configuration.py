@@ -47,7 +47,6 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
-    format_path,
     make_policy,
     name_object,
     parse_address,
@@ -72,6 +71,7 @@ class Loading:
 
     state_types: Mapping[str, type]
     """The state types that it may name without their module."""
+    file: YamlFile
     load_inner: Callable[[FilePath], AgentConfig]
     """Loads the file of an agent in it; a relative path starts at its directory."""
 
@@ -925,7 +925,7 @@ class AgentConfig(Settings):
     thread_id: MappingOr[ThreadIdSettings, Literal["uuid", "timestamp"]] | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 
-    _source: tuple[YamlFile, Path] | None = PrivateAttr(None)
+    _file: YamlFile | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AgentConfig) and dict(self) == dict(other)
@@ -933,10 +933,18 @@ class AgentConfig(Settings):
     __hash__ = None  # type: ignore[assignment]
 
     @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        if LOADING.get() is not None and not self.steps:
-            raise KeyProblemError("is missing: an agent needs at least one step", "steps")
+    def _check_in_file(self) -> Self:
+        loading = LOADING.get()
+        if loading is not None:
+            if not self.steps:
+                raise KeyProblemError("is missing: an agent needs at least one step", "steps")
+            self._file = self._file or loading.file  # an agent in it may have a file of its own
         return self
+
+    @property
+    def file(self) -> YamlFile | None:
+        """The file that the configuration was loaded from."""
+        return self._file
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.
@@ -971,25 +979,7 @@ class AgentConfig(Settings):
         if self.state_type is not DefaultState:
             plain["state_type"] = name_object(self.state_type, (*path, "state_type"))
         plain = {"name": self.name, "steps": [], **plain}
-        return plain if self._source is None else _restore(plain, self._source[0].written)
-
-    # The file of a configuration
-
-    def set_source(self, file: YamlFile, path: Path = ()) -> None:
-        """Note the file that the configuration, and the agents in it without a file of their own, stand in."""
-        if self._source is not None:
-            return
-        self._source = (file, path)
-        for index, step in enumerate(self.steps):
-            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-                step.agent.set_source(file, (*path, "steps", index, "agent"))
-
-    def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
-        """Return an error about a key, which names the file and the line if the configuration has a file."""
-        if self._source is None:
-            return AgentConfigurationError(reason, key=format_path(path))
-        file, start = self._source
-        return file.make_error(reason, (*start, *path))
+        return plain if self._file is None else _restore(plain, self._file.written)
 
 
 def _restore(plain: Any, written: Mapping[str, str]) -> Any:

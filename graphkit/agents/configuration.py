@@ -51,7 +51,6 @@ from graphkit.agents.settings import (
     name_object,
     parse_address,
     resolve_reference,
-    shown_url,
 )
 from graphkit.agents.state import DefaultState, check_template, parse_state_type
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -529,55 +528,6 @@ class McpServerSettings(Settings):
             options.update(own.set_fields())
         options["retry"] = make_policy(options["retry"])
         return options
-
-
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class McpServer:
-    """A server of the settings, and what it takes from the environment."""
-
-    name: str
-    """Its name in the settings."""
-    settings: McpServerSettings
-
-    @property
-    def where(self) -> str:
-        """What is started or reached, for messages; without arguments and variables, which may be secret."""
-        if self.settings.url is not None:
-            return shown_url(self.settings.url)
-        return str(self.settings.command)
-
-    def environment(self) -> dict[str, SecretStr]:
-        """Return the environment variables that the server gets besides the usual ones.
-
-        Raises:
-            AgentConfigurationError: one that is to be passed on is not set.
-        """
-        variables: dict[str, SecretStr] = {}
-        for name, value in self.settings.env.items():
-            variables[name] = SecretStr(self._require_variable(name)) if value is None else value
-        return variables
-
-    def headers(self) -> dict[str, SecretStr]:
-        """Return the headers of each request, with that of the bearer token.
-
-        Raises:
-            AgentConfigurationError: the environment variable of the token is not set, or has no usable token.
-        """
-        headers = dict(self.settings.headers)
-        variable = self.settings.token_env
-        if variable is not None:
-            token = check_key(self._require_variable(variable), f"the environment variable {variable}")
-            headers["authorization"] = SecretStr(f"Bearer {token.get_secret_value()}")
-        return headers
-
-    def _require_variable(self, variable: str) -> str:
-        value = os.environ.get(variable)
-        if not value:
-            raise AgentConfigurationError(
-                f"the MCP server {self.name!r} needs the environment variable {variable}: set it"
-            )
-        return value
 
 
 # Agents

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import RetryPolicy
-from graphkit.agents import AgentBuilder, ToolError
+from graphkit.agents import AgentBuilder, AgentConfig, ToolError
 from graphkit.agents.mcp_servers import McpServers
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError
 from tests.support.agents import AsyncScript, call, calling, contents, everything_about
@@ -172,7 +172,7 @@ def test_tools_outlive_loops_and_connections(plain):
     for process in (before, after):
         with pytest.raises(ProcessLookupError):
             os.kill(int(process), 0)
-    assert servers._loops.keys() == {loop for loop in servers._loops if loop.is_closed()}
+    assert all(loop.is_closed() for loop in servers._servers[0]._loops)
 
 
 def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
@@ -497,7 +497,8 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     monkeypatch.setenv("SERVER_KEY", SECRET)
     monkeypatch.setenv("OTHER", "x")
     env = {"SERVER_KEY": None, "LEVEL": "high", "SHORT": "no", "LONG": f"{SECRET}-2", "NOT_UTF_8": "caf\udce9"}
-    servers = McpServers({"test": plain.settings | {"env": env}})
+    config = AgentConfig(mcp_servers={"test": plain.settings | {"env": env}})
+    servers = McpServers(config.mcp_servers)
 
     async def use():
         async with aclosing(servers):
@@ -516,7 +517,7 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
             return [await call["environment"](name=name) for name in ("SERVER_KEY", "LEVEL", "OTHER")]
 
     assert asyncio.run(use()) == [SECRET, "high", "not set"]
-    assert "high" not in repr(servers) + repr(servers.settings)
+    assert "high" not in repr(servers) + repr(config)
     with pytest.raises(TypeError, match="build them again from their settings"):
         pickle.dumps(servers)
     monkeypatch.delenv("SERVER_KEY")
@@ -531,10 +532,10 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
 )
 def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
     monkeypatch.setenv("MCP_TOKEN", SECRET)
-    servers = McpServers({"web": http.settings | settings})
+    config = AgentConfig(mcp_servers={"web": http.settings | settings})
 
     async def use():
-        async with aclosing(servers):
+        async with aclosing(McpServers(config.mcp_servers)) as servers:
             call = await tools_of(servers)
             assert await call["authorization"]() == sent
             http.kill()
@@ -543,7 +544,7 @@ def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings
             http.start()
             return caught.value
 
-    assert SECRET not in everything_about(asyncio.run(use())) + repr(servers.settings)
+    assert SECRET not in everything_about(asyncio.run(use())) + repr(config)
 
 
 def test_a_missing_token_is_named(monkeypatch):

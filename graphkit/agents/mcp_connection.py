@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
@@ -92,8 +92,6 @@ class McpConnection:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._has_ended = False
         """Whether the connection or the session is over."""
-        self._is_cut = False
-        """Whether the server has ended the connection."""
         self._calls: set[asyncio.Future[None]] = set()
         """The ends of the calls on their way."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
@@ -151,9 +149,8 @@ class McpConnection:
         async with transport as (read_stream, write_stream):
             yield _ReadStream(read_stream, self._note_end), write_stream
 
-    def _note_end(self, *, is_cut: bool) -> None:
+    def _note_end(self) -> None:
         self._has_ended = True
-        self._is_cut = is_cut
 
     @property
     def is_open(self) -> bool:
@@ -217,7 +214,7 @@ class McpConnection:
         reason = self._explain(error)
         # The code of a connection that broke. Servers use it for errors of their own, too. A request that cannot be
         # written fails before the client has read the end; it reads it in its next turn.
-        is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        is_lost = _is_closed(error)
         if is_lost:
             await asyncio.sleep(0)
         if is_lost and not self.is_open:
@@ -256,13 +253,15 @@ class McpConnection:
 
     def _explain_end(self, reason: str = "") -> str:
         """Return why the connection ended, or a reason that is known already if the client does not say."""
-        found = next(_leaves(_take_error(self._task)), None)
+        found = _take_error(self._task)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
         where = self._where
         if found is None:
             return reason or f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
-        if self._is_cut and not self._ready.done():
+        if _is_closed(found) and not self._ready.done():
             return f"{where} ended the connection: is it an MCP server?"
         return self._hide(f"{where}: {describe_error(found)}")
 
@@ -270,7 +269,7 @@ class McpConnection:
 class _ReadStream:
     """What a transport receives. Reports its end, and reads texts that the client refuses."""
 
-    def __init__(self, stream: Any, note_end: Callable[..., None]) -> None:
+    def __init__(self, stream: Any, note_end: Callable[[], None]) -> None:
         self._stream = stream
         self._note_end = note_end
 
@@ -281,10 +280,10 @@ class _ReadStream:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> Any:
+    async def __aexit__(self, *error: object) -> Any:
         # The client leaves the stream before it fails the requests on their way: `call` can rely on the note.
-        self._note_end(is_cut=kind is None)
-        return await self._stream.__aexit__(kind, *error)
+        self._note_end()
+        return await self._stream.__aexit__(*error)
 
     def __aiter__(self) -> Self:
         return self
@@ -301,17 +300,12 @@ class _ReadStream:
         return received
 
 
+def _is_closed(error: BaseException) -> bool:
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+
+
 def _take_error(task: asyncio.Future[Any]) -> BaseException | None:
     """Return why a task failed, or None. Retrieving it keeps asyncio from logging it."""
     if not task.done() or task.cancelled():
         return None
     return task.exception()
-
-
-def _leaves(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the errors in groups of errors."""
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    elif error is not None:
-        yield error

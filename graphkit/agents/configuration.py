@@ -362,7 +362,9 @@ class CheckpointerConfig(Settings):
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
         """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
-        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
+        options: dict[str, Any] = {}
+        for name, value in (self.config or {}).items():
+            options[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
         if "name" in options:
             raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
         try:
@@ -371,14 +373,6 @@ class CheckpointerConfig(Settings):
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a plain dict, which `from_dict` reads."""
-        return {
-            "type": self.type,
-            "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
-            "enabled": self.enabled,
-        }
 
 
 def _find_error(checkpointer: CheckpointerConfig) -> CheckpointerConfigurationError | None:
@@ -416,10 +410,6 @@ class CheckpointerYAMLHandler:
         except Exception:  # noqa: BLE001 - the promise: objects of any class may raise anything
             return False
         return True
-
-
-def _reveal(value: Any) -> Any:
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def parse_checkpointer(checkpointer: Any) -> Any:

@@ -147,7 +147,10 @@ class _Loader:
         try:
             config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
-            raise self._failure or _combine_problems(file, error) from error
+            if self._failure is not None:
+                # Not from `error`: the failure is a part of that, so whoever follows the causes would find no end.
+                raise self._failure from self._failure.__cause__
+            raise _combine_problems(file, error) from error
         finally:
             LOADING.reset(token)
             self._outer.pop()

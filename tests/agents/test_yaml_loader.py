@@ -524,8 +524,9 @@ def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
 
 def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
     path = write("steps:\n  - {type: agent, file: inner.yaml}\n")
-    for wrong, key, message in (("'a {}'", "prompt_template", r"has \{\}"), ("[]", "prompt_template", "must be")):
+    outer = write("steps:\n  - {type: agent, file: agent.yaml}\n", "outer.yaml")
+    for file, wrong, message in ((path, "'a {}'", r"has \{\}"), (path, "[]", "must be"), (outer, "[]", "must be")):
         inner = write(f"steps:\n  - type: llm\n    model: {APP}:echo\n    prompt_template: {wrong}\n", "inner.yaml")
-        with pytest.raises(AgentConfigurationError, match=f"{key}: {message}") as caught:
-            load_agent(path)
-        assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, f"steps[0].{key}")
+        with pytest.raises(AgentConfigurationError, match=f"prompt_template: {message}") as caught:
+            load_agent(file)
+        assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, "steps[0].prompt_template")

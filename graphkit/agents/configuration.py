@@ -735,7 +735,7 @@ class LlmStepSettings(_ChatSettings, _LlmStepHead):
         if self.model is None and not model_keys:
             raise KeyProblemError("is missing", "model")
         for name in ("provider", "model"):
-            if model_keys and name not in model_keys:
+            if model_keys and not getattr(self.config, name):
                 raise KeyProblemError("is missing", "config", name)
         return self
 

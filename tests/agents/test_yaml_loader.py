@@ -511,6 +511,7 @@ def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
         ("model: openai:m\n    config:\n      timeout: 1", 5, "config.timeout", "the step has its model in `model`"),
         ("config:\n      model: gpt-4", 3, "config.provider", "is missing"),
         ("config:\n      prompt_template: b", 2, "model", "is missing"),
+        ("config:\n      provider: openai\n      model: ''", 5, "config.model", "is missing"),
         ("config:\n      provider: openai\n      model: m\n      name: n", 6, "config.name", "is unknown"),
         ("config:\n      model: m\n      provider: petal", 5, "config.provider", "unknown provider 'petal'"),
     ):

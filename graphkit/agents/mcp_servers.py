@@ -133,15 +133,13 @@ class _Server:
         # A misspelt name in requires_approval would let calls pass that a human has to see.
         for key in ("tools", "requires_approval"):
             names = getattr(settings, key)
-            if not isinstance(names, bool | None):
-                for name in names:
-                    if name in by_name:
-                        continue
-                    known = ", ".join(sorted(by_name)) or "none"
-                    raise AgentConfigurationError(
-                        f"the MCP server {self.name!r}: {key} names {name!r}, which is not a tool of the server; "
-                        f"it has {known}"
-                    )
+            unknown = [] if isinstance(names, bool | None) else [name for name in names if name not in by_name]
+            if unknown:
+                known = ", ".join(sorted(by_name)) or "none"
+                raise AgentConfigurationError(
+                    f"the MCP server {self.name!r}: {key} names {unknown[0]!r}, which is not a tool of the server; "
+                    f"it has {known}"
+                )
         wanted = by_name if settings.tools is None else settings.tools
         return [self._make_tool(by_name[name]) for name in wanted]
 

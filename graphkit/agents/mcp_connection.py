@@ -92,6 +92,8 @@ class McpConnection:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._has_ended = False
         """Whether the connection or the session is over."""
+        self._is_cut = False
+        """Whether the server has ended the connection."""
         self._calls: set[asyncio.Future[None]] = set()
         """The ends of the calls on their way."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
@@ -149,8 +151,9 @@ class McpConnection:
         async with transport as (read_stream, write_stream):
             yield _ReadStream(read_stream, self._note_end), write_stream
 
-    def _note_end(self) -> None:
+    def _note_end(self, *, is_cut: bool) -> None:
         self._has_ended = True
+        self._is_cut = is_cut
 
     @property
     def is_open(self) -> bool:
@@ -214,7 +217,7 @@ class McpConnection:
         reason = self._explain(error)
         # The code of a connection that broke. Servers use it for errors of their own, too. A request that cannot be
         # written fails before the client has read the end; it reads it in its next turn.
-        is_lost = _is_closed(error)
+        is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
         if is_lost:
             await asyncio.sleep(0)
         if is_lost and not self.is_open:
@@ -261,7 +264,7 @@ class McpConnection:
             return reason or f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
-        if _is_closed(found) and not self._ready.done():
+        if self._is_cut and not self._ready.done():
             return f"{where} ended the connection: is it an MCP server?"
         return self._hide(f"{where}: {describe_error(found)}")
 
@@ -269,7 +272,7 @@ class McpConnection:
 class _ReadStream:
     """What a transport receives. Reports its end, and reads texts that the client refuses."""
 
-    def __init__(self, stream: Any, note_end: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, note_end: Callable[..., None]) -> None:
         self._stream = stream
         self._note_end = note_end
 
@@ -280,10 +283,10 @@ class _ReadStream:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> Any:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> Any:
         # The client leaves the stream before it fails the requests on their way: `call` can rely on the note.
-        self._note_end()
-        return await self._stream.__aexit__(*error)
+        self._note_end(is_cut=kind is None)
+        return await self._stream.__aexit__(kind, *error)
 
     def __aiter__(self) -> Self:
         return self
@@ -298,10 +301,6 @@ class _ReadStream:
                 message = jsonrpc_message_adapter.validate_python(to_plain(json.loads(line)), by_name=False)
                 received = SessionMessage(message)
         return received
-
-
-def _is_closed(error: BaseException) -> bool:
-    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
 
 
 def _take_error(task: asyncio.Future[Any]) -> BaseException | None:

@@ -445,6 +445,9 @@ def test_a_connection_that_is_cancelled_leaves_no_server():
     assert asyncio.run(use()) == []
 
 
+REFUSE_ALL = 's/"method"/"error":{"code":-32000,"message":"no license"},"was"/'
+
+
 @pytest.mark.usefixtures("short_ends")
 @pytest.mark.parametrize(
     ("settings", "reason"),
@@ -452,6 +455,7 @@ def test_a_connection_that_is_cancelled_leaves_no_server():
         ({"command": "/no/such/program"}, "cannot start /no/such/program: No such file or directory"),
         ({"command": "/bin/true"}, "/bin/true ended the connection: is it an MCP server?"),
         ({"command": "/bin/cat"}, "/bin/cat: MCPError: Method not found"),
+        ({"command": "/bin/sed", "args": ["-u", REFUSE_ALL]}, "/bin/sed: MCPError: no license"),
         ({"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}, "/bin/sleep did not answer within 0.05 s"),
         ({"url": "http://127.0.0.1:9/mcp"}, "http://127.0.0.1:9/mcp: ConnectError: "),
     ],

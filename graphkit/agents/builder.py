@@ -14,12 +14,14 @@ from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.configuration import (
     AgentConfig,
     AgentStepSettings,
+    CheckpointerConfig,
     LlmStepSettings,
     ThreadIdSettings,
     ToolSettings,
     parse_checkpointer,
 )
 from graphkit.agents.models import make_model
+from graphkit.agents.settings import Path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -219,12 +221,21 @@ class AgentBuilderDirector:
             raise
 
 
+def check_agent(config: AgentConfig) -> None:
+    """Check what `AgentBuilderDirector.build` does, without a store and without connecting to MCP servers.
+
+    Raises:
+        ValueError, MissingDependencyError: as `AgentBuilderDirector.build`.
+    """
+    _Assembly(config, [], opens_stores=False).compile()
+
+
 @final
 class _Assembly:
     """An agent that is being built, and the agents in it that are described by a configuration.
 
-    Making one opens nothing. Only the tools of the MCP servers have to be asked for in two ways; `finish` is the
-    same for `build` and `abuild`.
+    Making one opens nothing, and checks that the packages of the stores and of the MCP servers are installed. Only
+    the tools of the MCP servers have to be asked for in two ways; `finish` is the same for `build` and `abuild`.
 
     Attributes:
         resources: what was opened so far for the outermost agent and all agents in it, in the order of opening.
@@ -232,20 +243,29 @@ class _Assembly:
         mcp_tools: their tools.
     """
 
-    def __init__(self, config: AgentConfig, resources: list[Any]) -> None:
+    def __init__(
+        self, config: AgentConfig, resources: list[Any], path: Path = (), *, opens_stores: bool = True
+    ) -> None:
         """Begin to build.
 
         Args:
             config: the configuration.
             resources: receives what is opened.
+            path: where the configuration stands in its file, if it has one.
+            opens_stores: False: the agent is built without savers.
 
         Raises:
-            ValueError: there are no steps.
+            ValueError: there are no steps, or the checkpointer is wrong.
+            MissingDependencyError: a package is not installed that the agent needs.
         """
         if not config.steps:
             raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
+        if isinstance(config.checkpointer, CheckpointerConfig):
+            config.checkpointer.check()
         self.config = config
         self.resources = resources
+        self._path = path
+        self._opens_stores = opens_stores
         self.mcp_servers: Any = None
         self.mcp_tools: list[Tool] = []
         self._has_chat = any(isinstance(step, LlmStepSettings) for step in config.steps)
@@ -253,9 +273,10 @@ class _Assembly:
         for index, step in enumerate(config.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 nested = step.agent
+                place = (*path, "steps", index, "agent") if nested.file is config.file else ()
                 if step.checkpointer is not None:
                     nested = nested.model_copy(update={"checkpointer": step.checkpointer})
-                self._nested[index] = _Assembly(nested, resources)
+                self._nested[index] = _Assembly(nested, resources, place, opens_stores=opens_stores)
         if config.mcp_servers:
             from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
 
@@ -299,12 +320,11 @@ class _Assembly:
             except (TypeError, ValueError) as error:
                 if isinstance(error, AgentConfigurationError) and error.file is not None:
                     raise  # of an agent in it, at its place in the file
-                placed = config.make_error(str(error), ("steps", index))
-                if placed.file is None:
-                    if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
-                        raise  # of the class that the agent in it raises when it is built alone
-                    placed = AgentConfigurationError(f"Invalid step {index}: {error}")
-                raise placed from error
+                if config.file is not None:
+                    raise config.file.make_error(str(error), (*self._path, "steps", index)) from error
+                if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
+                    raise  # of the class that the agent in it raises when it is built alone
+                raise AgentConfigurationError(f"Invalid step {index}: {error}") from error
             if isinstance(action, ChatStep):
                 action.add_to(graph, target)
             else:
@@ -318,6 +338,8 @@ class _Assembly:
 
     def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
         """Return the saver that a configuration describes; a saver is returned as it is, and stays the caller's."""
+        if not self._opens_stores:
+            return None
         parsed = parse_checkpointer(checkpointer)
         if parsed is None or isinstance(parsed, BaseCheckpointSaver):
             return parsed

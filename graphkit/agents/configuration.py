@@ -47,12 +47,10 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
-    format_path,
     make_policy,
     name_object,
     parse_address,
     resolve_reference,
-    shown_url,
 )
 from graphkit.agents.state import DefaultState, check_template, parse_state_type
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -72,6 +70,7 @@ class Loading:
 
     state_types: Mapping[str, type]
     """The state types that it may name without their module."""
+    file: YamlFile
     load_inner: Callable[[FilePath], AgentConfig]
     """Loads the file of an agent in it; a relative path starts at its directory."""
 
@@ -363,7 +362,9 @@ class CheckpointerConfig(Settings):
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
         """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
-        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
+        options: dict[str, Any] = {}
+        for name, value in (self.config or {}).items():
+            options[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
         if "name" in options:
             raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
         try:
@@ -372,14 +373,6 @@ class CheckpointerConfig(Settings):
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a plain dict, which `from_dict` reads."""
-        return {
-            "type": self.type,
-            "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
-            "enabled": self.enabled,
-        }
 
 
 def _find_error(checkpointer: CheckpointerConfig) -> CheckpointerConfigurationError | None:
@@ -417,10 +410,6 @@ class CheckpointerYAMLHandler:
         except Exception:  # noqa: BLE001 - the promise: objects of any class may raise anything
             return False
         return True
-
-
-def _reveal(value: Any) -> Any:
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def parse_checkpointer(checkpointer: Any) -> Any:
@@ -529,55 +518,6 @@ class McpServerSettings(Settings):
             options.update(own.set_fields())
         options["retry"] = make_policy(options["retry"])
         return options
-
-
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class McpServer:
-    """A server of the settings, and what it takes from the environment."""
-
-    name: str
-    """Its name in the settings."""
-    settings: McpServerSettings
-
-    @property
-    def where(self) -> str:
-        """What is started or reached, for messages; without arguments and variables, which may be secret."""
-        if self.settings.url is not None:
-            return shown_url(self.settings.url)
-        return str(self.settings.command)
-
-    def environment(self) -> dict[str, SecretStr]:
-        """Return the environment variables that the server gets besides the usual ones.
-
-        Raises:
-            AgentConfigurationError: one that is to be passed on is not set.
-        """
-        variables: dict[str, SecretStr] = {}
-        for name, value in self.settings.env.items():
-            variables[name] = SecretStr(self._require_variable(name)) if value is None else value
-        return variables
-
-    def headers(self) -> dict[str, SecretStr]:
-        """Return the headers of each request, with that of the bearer token.
-
-        Raises:
-            AgentConfigurationError: the environment variable of the token is not set, or has no usable token.
-        """
-        headers = dict(self.settings.headers)
-        variable = self.settings.token_env
-        if variable is not None:
-            token = check_key(self._require_variable(variable), f"the environment variable {variable}")
-            headers["authorization"] = SecretStr(f"Bearer {token.get_secret_value()}")
-        return headers
-
-    def _require_variable(self, variable: str) -> str:
-        value = os.environ.get(variable)
-        if not value:
-            raise AgentConfigurationError(
-                f"the MCP server {self.name!r} needs the environment variable {variable}: set it"
-            )
-        return value
 
 
 # Agents
@@ -795,7 +735,7 @@ class LlmStepSettings(_ChatSettings, _LlmStepHead):
         if self.model is None and not model_keys:
             raise KeyProblemError("is missing", "model")
         for name in ("provider", "model"):
-            if model_keys and name not in model_keys:
+            if model_keys and not getattr(self.config, name):
                 raise KeyProblemError("is missing", "config", name)
         return self
 
@@ -925,7 +865,7 @@ class AgentConfig(Settings):
     thread_id: MappingOr[ThreadIdSettings, Literal["uuid", "timestamp"]] | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 
-    _source: tuple[YamlFile, Path] | None = PrivateAttr(None)
+    _file: YamlFile | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AgentConfig) and dict(self) == dict(other)
@@ -933,10 +873,18 @@ class AgentConfig(Settings):
     __hash__ = None  # type: ignore[assignment]
 
     @model_validator(mode="after")
-    def _check_steps(self) -> Self:
-        if LOADING.get() is not None and not self.steps:
-            raise KeyProblemError("is missing: an agent needs at least one step", "steps")
+    def _check_in_file(self) -> Self:
+        loading = LOADING.get()
+        if loading is not None:
+            if not self.steps:
+                raise KeyProblemError("is missing: an agent needs at least one step", "steps")
+            self._file = self._file or loading.file  # an agent in it may have a file of its own
         return self
+
+    @property
+    def file(self) -> YamlFile | None:
+        """The file that the configuration was loaded from."""
+        return self._file
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.
@@ -971,25 +919,7 @@ class AgentConfig(Settings):
         if self.state_type is not DefaultState:
             plain["state_type"] = name_object(self.state_type, (*path, "state_type"))
         plain = {"name": self.name, "steps": [], **plain}
-        return plain if self._source is None else _restore(plain, self._source[0].written)
-
-    # The file of a configuration
-
-    def set_source(self, file: YamlFile, path: Path = ()) -> None:
-        """Note the file that the configuration, and the agents in it without a file of their own, stand in."""
-        if self._source is not None:
-            return
-        self._source = (file, path)
-        for index, step in enumerate(self.steps):
-            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-                step.agent.set_source(file, (*path, "steps", index, "agent"))
-
-    def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
-        """Return an error about a key, which names the file and the line if the configuration has a file."""
-        if self._source is None:
-            return AgentConfigurationError(reason, key=format_path(path))
-        file, start = self._source
-        return file.make_error(reason, (*start, *path))
+        return plain if self._file is None else _restore(plain, self._file.written)
 
 
 def _restore(plain: Any, written: Mapping[str, str]) -> Any:

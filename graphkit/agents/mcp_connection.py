@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED, jsonrpc_message_adapter
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from graphkit._wording import describe_error
-from graphkit.agents.configuration import McpServer
+from graphkit.agents.configuration import McpServerSettings
 from graphkit.agents.messages import to_plain
-from graphkit.agents.settings import hide_secrets
-from graphkit.errors import McpServerError, McpToolError
+from graphkit.agents.settings import check_key, hide_secrets, shown_url
+from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError
 
 _CLOSE_TIMEOUT: Final = 10.0
 """Seconds to wait for the server to shut down before its connection is cut."""
@@ -63,15 +64,30 @@ _CALL: Final[ContextVar[_Call | None]] = ContextVar("graphkit_mcp_call", default
 class McpConnection:
     """One connection to an MCP server. Not for use from other event loops.
 
+    Args:
+        name: the name of the server in the settings.
+        settings: what to start or reach.
+
     Raises:
-        AgentConfigurationError: an environment variable that the settings name is not set.
+        AgentConfigurationError: an environment variable that the settings name is not set, or has no usable token.
     """
 
-    def __init__(self, server: McpServer) -> None:
-        self._server = server
-        self._settings = server.settings
-        self._environment = server.environment()
-        self._headers = server.headers()
+    def __init__(self, name: str, settings: McpServerSettings) -> None:
+        self._name = name
+        self._settings = settings
+        self._where = str(settings.command) if settings.url is None else shown_url(settings.url)
+        """What is started or reached, for messages; without arguments and variables, which may be secret."""
+        self._environment = {
+            variable: SecretStr(self._require_variable(variable)) if value is None else value
+            for variable, value in settings.env.items()
+        }
+        """The environment variables that a server gets besides the usual ones."""
+        self._headers = dict(settings.headers)
+        """The headers of each request, with that of the bearer token."""
+        if settings.token_env is not None:
+            variable = settings.token_env
+            token = check_key(self._require_variable(variable), f"the environment variable {variable}")
+            self._headers["authorization"] = SecretStr(f"Bearer {token.get_secret_value()}")
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._has_ended = False
@@ -81,7 +97,15 @@ class McpConnection:
         self._calls: set[asyncio.Future[None]] = set()
         """The ends of the calls on their way."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
-        self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
+        self._task = asyncio.create_task(self._hold(), name=f"mcp {name}", context=Context())
+
+    def _require_variable(self, variable: str) -> str:
+        value = os.environ.get(variable)
+        if not value:
+            raise AgentConfigurationError(
+                f"the MCP server {self._name!r} needs the environment variable {variable}: set it"
+            )
+        return value
 
     async def _hold(self) -> None:
         # The only place where the client is entered and left. If the connection breaks, the client cancels this
@@ -155,10 +179,9 @@ class McpConnection:
             return
         is_late = not self._task.done()
         await self._end()
-        name = self._server.name
         if is_late:
-            raise McpServerError(name, f"{self._server.where} did not answer within {self._settings.timeout:g} s")
-        raise McpServerError(name, self._explain_end())
+            raise McpServerError(self._name, f"{self._where} did not answer within {self._settings.timeout:g} s")
+        raise McpServerError(self._name, self._explain_end())
 
     async def call(self, operation: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
         """Return the result of an operation of the client.
@@ -233,8 +256,10 @@ class McpConnection:
 
     def _explain_end(self, reason: str = "") -> str:
         """Return why the connection ended, or a reason that is known already if the client does not say."""
-        found = next(_leaves(_take_error(self._task)), None)
-        where = self._server.where
+        found = _take_error(self._task)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        where = self._where
         if found is None:
             return reason or f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
@@ -283,12 +308,3 @@ def _take_error(task: asyncio.Future[Any]) -> BaseException | None:
     if not task.done() or task.cancelled():
         return None
     return task.exception()
-
-
-def _leaves(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the errors in groups of errors."""
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    elif error is not None:
-        yield error

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from graphkit.agents.configuration import AgentConfig, McpServer
+from graphkit.agents.configuration import AgentConfig, McpServerSettings
 from graphkit.agents.messages import to_plain
 from graphkit.agents.settings import require_package
 from graphkit.agents.tools import Tool
@@ -49,10 +50,9 @@ class McpServers:
 
     def __init__(self, servers: Mapping[str, Any]) -> None:
         checked = AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers
-        self.settings = {name: McpServer(name=name, settings=settings) for name, settings in checked.items()}
-        if self.settings:
+        if checked:
             require_package("mcp")
-        self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
+        self._servers = [_Server(name, settings) for name, settings in checked.items()]
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("McpServers cannot be pickled: build them again from their settings")
@@ -88,10 +88,9 @@ class McpServers:
             AgentConfigurationError: two servers have a tool of the same name, or a name in the settings
                 is not a tool of the server.
         """
-        servers = list(self.settings.values())
-        lists = await asyncio.gather(*map(self._list_tools, servers))
+        lists = await asyncio.gather(*(server.list_tools() for server in self._servers))
         owners: dict[str, str] = {}
-        for server, found in zip(servers, lists, strict=True):
+        for server, found in zip(self._servers, lists, strict=True):
             for tool in found:
                 owner = owners.setdefault(tool.name, server.name)
                 if owner != server.name:
@@ -106,36 +105,50 @@ class McpServers:
 
         The tools stay usable: the next call connects again.
         """
-        connections = self._loops.pop(asyncio.get_running_loop(), None)
-        if connections is not None:
-            await connections.close()
+        await asyncio.gather(*(server.close() for server in self._servers))
 
-    async def _list_tools(self, server: McpServer) -> list[Tool]:
-        settings = server.settings
-        found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=settings.timeout)
+
+@dataclass
+class _LoopConnection:
+    """The connection of an event loop to a server."""
+
+    lock: asyncio.Lock
+    """Held by the task that opens it."""
+    connection: McpConnection | None = None
+
+
+class _Server:
+    """One server: its tools, and a connection to it for each event loop."""
+
+    def __init__(self, name: str, settings: McpServerSettings) -> None:
+        self.name = name
+        self._settings = settings
+        self._loops: dict[AbstractEventLoop, _LoopConnection] = {}
+
+    async def list_tools(self) -> list[Tool]:
+        """Return the tools that the settings choose; see `McpServers.atools`."""
+        settings = self._settings
+        found = await self._call("list its tools", _list_all_tools, may_repeat=True, within=settings.timeout)
         by_name = {described.name: described for described in found}
         # A misspelt name in requires_approval would let calls pass that a human has to see.
         for key in ("tools", "requires_approval"):
             names = getattr(settings, key)
-            if not isinstance(names, bool | None):
-                for name in names:
-                    if name in by_name:
-                        continue
-                    known = ", ".join(sorted(by_name)) or "none"
-                    raise AgentConfigurationError(
-                        f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; "
-                        f"it has {known}"
-                    )
+            unknown = [] if isinstance(names, bool | None) else [name for name in names if name not in by_name]
+            if unknown:
+                known = ", ".join(sorted(by_name)) or "none"
+                raise AgentConfigurationError(
+                    f"the MCP server {self.name!r}: {key} names {unknown[0]!r}, which is not a tool of the server; "
+                    f"it has {known}"
+                )
         wanted = by_name if settings.tools is None else settings.tools
-        return [self._make_tool(server, by_name[name]) for name in wanted]
+        return [self._make_tool(by_name[name]) for name in wanted]
 
-    def _make_tool(self, server: McpServer, described: Any) -> Tool:
+    def _make_tool(self, described: Any) -> Tool:
         name = described.name
-        what = f"call {name}"
         hints = described.annotations
         may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
-        approval = server.settings.requires_approval
-        offered = re.sub(r"[^A-Za-z0-9_-]", "_", server.settings.prefix + name)  # what the protocol allows
+        approval = self._settings.requires_approval
+        offered = re.sub(r"[^A-Za-z0-9_-]", "_", self._settings.prefix + name)  # what the protocol allows
 
         async def call(**arguments: Any) -> Any:
             sendable = to_plain(arguments)
@@ -144,7 +157,7 @@ class McpServers:
                 result = await client.call_tool(name, sendable)
                 return _read_result(name, result)
 
-            return await self._call(server, what, call_tool, may_repeat=may_repeat)
+            return await self._call(f"call {name}", call_tool, may_repeat=may_repeat)
 
         return Tool(
             name=offered[:_LONGEST_NAME],
@@ -153,12 +166,11 @@ class McpServers:
             function=call,
             is_async=True,
             requires_approval=approval if isinstance(approval, bool) else name in approval,
-            **server.settings.call_options(name),
+            **self._settings.call_options(name),
         )
 
     async def _call(
         self,
-        server: McpServer,
         what: str,
         operation: Callable[[Client], Coroutine[Any, Any, Any]],
         *,
@@ -175,54 +187,43 @@ class McpServers:
         # session, or has declared the tool read-only or idempotent. Never because of the text of an error.
         is_repeated = False
         while True:
-            loop = asyncio.get_running_loop()
-            connections = self._loops.get(loop)
-            if connections is None:
-                for other in list(self._loops):
-                    if other.is_closed():
-                        self._loops.pop(other, None)
-                connections = self._loops.setdefault(loop, _LoopConnections())
-            connection = await connections.connect(server)
+            connection = await self._connect()
             try:
                 async with asyncio.timeout(within):
                     return await connection.call(operation)
             except CallFailedError as error:
                 has_no_effect = error.is_refused or (error.is_lost and may_repeat)
                 if is_repeated or not has_no_effect:
-                    raise McpServerError(server.name, f"could not {what}: {error}") from error
+                    raise McpServerError(self.name, f"could not {what}: {error}") from error
             except TimeoutError as error:
-                raise McpServerError(server.name, f"could not {what} within {within} s") from error
+                raise McpServerError(self.name, f"could not {what} within {within} s") from error
             is_repeated = True
 
-
-class _LoopConnections:
-    """The connections of one event loop, one for each server."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, McpConnection] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-
-    async def connect(self, server: McpServer) -> McpConnection:
-        """Return the connection to a server; open one if there is none."""
+    async def _connect(self) -> McpConnection:
+        """Return the connection of the running loop; open one if there is none."""
         from graphkit.agents.mcp_connection import McpConnection
 
+        for loop in list(self._loops):
+            if loop.is_closed():
+                self._loops.pop(loop, None)
+        held = self._loops.setdefault(asyncio.get_running_loop(), _LoopConnection(asyncio.Lock()))
         # The calls of a message arrive at once. The first opens the connection, and the others wait for it here
         # instead of starting the server again.
-        lock = self._locks.setdefault(server.name, asyncio.Lock())
-        async with lock:
-            found = self._open.get(server.name)
+        async with held.lock:
+            found = held.connection
             if found is None or not found.is_open:
                 if found is not None:
                     await found.retire()
-                found = McpConnection(server)
+                found = McpConnection(self.name, self._settings)
                 await found.open()
-                self._open[server.name] = found
+                held.connection = found
             return found
 
     async def close(self) -> None:
-        """Close all of them."""
-        closing = [connection.close() for connection in self._open.values()]
-        await asyncio.gather(*closing)
+        """Close the connection of the running loop."""
+        held = self._loops.pop(asyncio.get_running_loop(), None)
+        if held is not None and held.connection is not None:
+            await held.connection.close()
 
 
 async def _list_all_tools(client: Client) -> list[Any]:

@@ -140,7 +140,9 @@ class FunctionModel:
             if inspect.iscoroutine(result):
                 result.close()  # nothing will await it, and Python would warn about it
             name = name_of(self._function)
-            raise RuntimeError(f"the model {name} is asynchronous: run the agent with arun or astream")
+            raise RuntimeError(
+                f"the model {name} is asynchronous: define it with async def, and run the agent with arun or astream"
+            )
         return as_reply(result)
 
     async def arequest(
@@ -341,10 +343,6 @@ _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
 
-class ChangedAnswerError(ValueError):
-    """The answer differs from what was handed over of the one before."""
-
-
 class Failure(NamedTuple):
     """Why an attempt failed. Stands for the error of the client, which may quote the key."""
 
@@ -360,9 +358,6 @@ class Failure(NamedTuple):
 def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
     """Return what an error of the client means, without the key."""
     import openai
-
-    if isinstance(error, ChangedAnswerError):
-        return Failure(str(error), is_temporary=False)
 
     def hide(text: str) -> str:
         return hide_secrets(text, [SecretStr(client.api_key)])
@@ -625,8 +620,8 @@ class _Attempts:
         """The text that `on_text` has got, from all attempts."""
         self._position = 0
         """How much of it the current attempt has repeated."""
-        self._text_error: Exception | None = None
-        """What `on_text` has raised, which is no error of the client."""
+        self._own_error: Exception | None = None
+        """What `hand_over` has raised, which is no error of the client."""
         self._failure: Failure
         """Why the last attempt failed."""
 
@@ -634,10 +629,10 @@ class _Attempts:
         """Start an attempt."""
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        """End an attempt. Swallow its error, unless it is one of `on_text`."""
+        """End an attempt. Swallow its error, unless it is one of `hand_over`."""
         # `prepare_next` raises what follows from the error. An error that is raised here would have that of the client
         # as its context, and a traceback would show the request with its headers.
-        if not isinstance(error, Exception) or error is self._text_error:
+        if not isinstance(error, Exception) or error is self._own_error:
             return False
         self._failure = _explain(error, self._client)
         return True
@@ -646,7 +641,8 @@ class _Attempts:
         """Pass new text to `on_text`, without what an attempt before has passed already.
 
         Raises:
-            ChangedAnswerError: the text differs from what was passed, and that cannot be taken back.
+            ModelError: the text differs from what was passed, and that cannot be taken back.
+            Exception: what `on_text` raises.
         """
         # After a stream that broke, the model is asked for the whole answer again. As long as the new text repeats
         # what the reader has seen, nothing is passed on; then the rest is. `text` may span that border.
@@ -654,10 +650,12 @@ class _Attempts:
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
             shown = len(self._handed_over)
-            raise ChangedAnswerError(
+            reason = (
                 f"the stream broke after {shown} characters had been shown, and the answer to the next "
                 "attempt differs from them; resume to ask again"
             )
+            self._own_error = ModelError(self._settings.name, reason, attempts=self._number)
+            raise self._own_error
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
@@ -665,7 +663,7 @@ class _Attempts:
             try:
                 self._on_text(new)
             except Exception as error:
-                self._text_error = error
+                self._own_error = error
                 raise
 
     def prepare_next(self) -> float:

@@ -580,8 +580,7 @@ class YamlFile:
         merged: dict[str, tuple[Any, Any]] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                for key, nodes in self._merged_entries(value_node, path, (*parents, node)).items():
-                    merged.setdefault(key, nodes)
+                self._merge(value_node, path, (*parents, node), merged)
                 continue
             if key_node.id != "scalar" or key_node.tag not in _TEXTS:
                 raise self._error_at(key_node, "keys must be text: quote the key", path)
@@ -592,17 +591,17 @@ class YamlFile:
             own[key] = (key_node, value_node)
         return {**merged, **own}
 
-    def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
+    def _merge(self, node: Any, path: Path, parents: tuple[Any, ...], merged: dict[str, tuple[Any, Any]]) -> None:
+        """Add the entries of what follows `<<`, a mapping or a list of them."""
         self._visit(node, path, parents)
         if node.id == "mapping":
-            return self._entries(node, path, parents)
-        if node.id != "sequence":
-            raise self._error_at(node, "<< must be followed by a mapping", path)
-        merged: dict[str, tuple[Any, Any]] = {}
-        for item in node.value:
-            for key, nodes in self._merged_entries(item, path, (*parents, node)).items():
+            for key, nodes in self._entries(node, path, parents).items():
                 merged.setdefault(key, nodes)
-        return merged
+        elif node.id == "sequence":
+            for item in node.value:
+                self._merge(item, path, (*parents, node), merged)
+        else:
+            raise self._error_at(node, "<< must be followed by a mapping", path)
 
     def _replace_variables(self, node: Any, path: Path) -> str:
         """Return a text with the values of the variables that it names."""

@@ -189,13 +189,10 @@ class ChatStep:
             items = astream_text(lambda on_text: self._model.arequest(messages, tools, on_text))
             async with aclosing(items):  # a stream that is closed ends with its request
                 async for item in items:
-                    if isinstance(item, str):
-                        yield item
-                    else:
-                        reply = item
+                    yield item if isinstance(item, str) else Command(update=self._make_update(item))
         else:
             reply = await self._model.arequest(messages, tools)
-        yield Command(update=self._make_update(reply))
+            yield Command(update=self._make_update(reply))
 
     def _make_messages(self, state: Mapping[str, Any]) -> list[Message]:
         """Return what the model receives: system prompt, prompt template, conversation."""

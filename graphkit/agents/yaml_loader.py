@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from logging import getLogger
 from pathlib import Path as FilePath
 from typing import Any, Final, final
@@ -12,9 +13,9 @@ from pydantic import SecretStr, ValidationError
 
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
-from graphkit.agents.builder import AgentBuilderDirector
-from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, CheckpointerConfig, Loading
-from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems, require_package
+from graphkit.agents.builder import AgentBuilderDirector, check_agent
+from graphkit.agents.configuration import LOADING, AgentConfig, Loading
+from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 
@@ -52,8 +53,8 @@ def load_agent(
         MissingDependencyError: a package is not installed that the agent needs.
     """
     config = load_agent_config(path, state_types=state_types, environment=environment)
-    _require_packages(config)
-    return _build(config)
+    with _placed_errors(config):
+        return AgentBuilderDirector(config).build()
 
 
 def load_agent_config(
@@ -88,8 +89,8 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
-    _require_packages(config)
-    _build(_without_stores(config))
+    with _placed_errors(config):
+        check_agent(config)
     return config
 
 
@@ -142,15 +143,17 @@ class _Loader:
                 self._failure = error
                 raise
 
-        token = LOADING.set(Loading(state_types=self._state_types, load_inner=load_inner))
+        token = LOADING.set(Loading(state_types=self._state_types, file=file, load_inner=load_inner))
         try:
             config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
-            raise self._failure or _combine_problems(file, error) from error
+            if self._failure is not None:
+                # Not from `error`: the failure is a part of that, so whoever follows the causes would find no end.
+                raise self._failure from self._failure.__cause__
+            raise _combine_problems(file, error) from error
         finally:
             LOADING.reset(token)
             self._outer.pop()
-        config.set_source(file)
         self.loaded.append((config, file))
         return config
 
@@ -169,44 +172,16 @@ def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurat
     return file.make_error("; ".join(reasons), first.path)
 
 
-def _build(config: AgentConfig) -> Agent:
-    """Build an agent; its errors name the file, and those without a place the key that they are probably about."""
+@contextmanager
+def _placed_errors(config: AgentConfig) -> Iterator[None]:
+    """Let errors of building name the file, and those without a place the key that they are probably about."""
     try:
-        return AgentBuilderDirector(config).build()
+        yield
     except (TypeError, ValueError) as error:
-        if isinstance(error, AgentConfigurationError) and error.file is not None:
+        if config.file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
             raise
         key = "checkpointer" if isinstance(error, CheckpointerConfigurationError) else "steps"
-        raise config.make_error(str(error), (key,)) from error
-
-
-def _require_packages(config: AgentConfig) -> None:
-    """Check that the packages of the stores and of the MCP servers are installed, before anything is opened.
-
-    Raises:
-        MissingDependencyError: one is not.
-    """
-    if config.mcp_servers:
-        require_package("mcp")
-    if isinstance(config.checkpointer, CheckpointerConfig):
-        config.checkpointer.check()
-    for step in config.steps:
-        if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-            _require_packages(step.agent)
-            if isinstance(step.checkpointer, CheckpointerConfig):
-                step.checkpointer.check()
-
-
-def _without_stores(config: AgentConfig) -> AgentConfig:
-    """Return a configuration that opens nothing when it is built."""
-    steps: list[Any] = []
-    for step in config.steps:
-        if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-            agent = _without_stores(step.agent)
-            steps.append(step.model_copy(update={"agent": agent, "checkpointer": None}))
-        else:
-            steps.append(step)
-    return config.model_copy(update={"steps": steps, "checkpointer": None, "mcp_servers": {}})
+        raise config.file.make_error(str(error), (key,)) from error
 
 
 def _find_value(config: AgentConfig, path: Iterable[Any]) -> Any:

@@ -135,7 +135,7 @@ def test_a_function_is_a_model(function):
 
 @pytest.mark.parametrize("function", [reply_later, plain_but_later])
 def test_an_asynchronous_function_needs_arun(function):
-    with pytest.raises(RuntimeError, match="is asynchronous: run the agent with arun"):
+    with pytest.raises(RuntimeError, match="is asynchronous: define it with async def, and run the agent with arun"):
         make_model(function).request(QUESTION)
 
 

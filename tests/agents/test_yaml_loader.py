@@ -84,9 +84,7 @@ def test_merge_keys_and_aliases_are_resolved(write):
 def test_a_missing_file_is_an_error_of_its_own(tmp_path):
     with pytest.raises(AgentFileNotFoundError, match=r"nowhere.yaml: there is no such file") as caught:
         load_agent(tmp_path / "nowhere.yaml")
-    assert isinstance(caught.value, AgentConfigurationError)
     assert isinstance(caught.value, ValueError)
-    assert caught.value.file == str(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.requirement("P44")
@@ -159,7 +157,6 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
             assert caught.value.line == line
             assert caught.value.key == key
             assert caught.value.file == str(path)
-            assert str(caught.value).startswith(f"{path}, line {line}: ")
         assert {*tmp_path.iterdir()} == {path, inner}
     AgentConfig.from_dict({"state_type": "nowhere:X"})  # names are imported only while a file is loaded
 
@@ -171,7 +168,6 @@ def test_all_problems_are_in_one_message_with_their_lines(write):
     message = str(caught.value)
     assert message.startswith(f"{path}, line 1: name: ")
     assert "line 3: steps[0].model: is missing" in message
-    assert "line 4: steps[1].function: is missing" in message
     assert "line 5: more: is unknown" in message
 
 
@@ -511,6 +507,7 @@ def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
         ("model: openai:m\n    config:\n      timeout: 1", 5, "config.timeout", "the step has its model in `model`"),
         ("config:\n      model: gpt-4", 3, "config.provider", "is missing"),
         ("config:\n      prompt_template: b", 2, "model", "is missing"),
+        ("config:\n      provider: openai\n      model: ''", 5, "config.model", "is missing"),
         ("config:\n      provider: openai\n      model: m\n      name: n", 6, "config.name", "is unknown"),
         ("config:\n      model: m\n      provider: petal", 5, "config.provider", "unknown provider 'petal'"),
     ):
@@ -524,8 +521,9 @@ def test_a_key_at_a_wrong_place_is_named_with_its_line(write):
 
 def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
     path = write("steps:\n  - {type: agent, file: inner.yaml}\n")
-    for wrong, key, message in (("'a {}'", "prompt_template", r"has \{\}"), ("[]", "prompt_template", "must be")):
+    outer = write("steps:\n  - {type: agent, file: agent.yaml}\n", "outer.yaml")
+    for file, wrong, message in ((path, "'a {}'", r"has \{\}"), (path, "[]", "must be"), (outer, "[]", "must be")):
         inner = write(f"steps:\n  - type: llm\n    model: {APP}:echo\n    prompt_template: {wrong}\n", "inner.yaml")
-        with pytest.raises(AgentConfigurationError, match=f"{key}: {message}") as caught:
-            load_agent(path)
-        assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, f"steps[0].{key}")
+        with pytest.raises(AgentConfigurationError, match=f"prompt_template: {message}") as caught:
+            load_agent(file)
+        assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, "steps[0].prompt_template")

@@ -64,7 +64,7 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
 
 _WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "id", "whole", "tree")
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
-    "text": lambda _, value: abbreviate(value, _TEXT_LIMIT),
+    "text": lambda _, value: "" if value == "" else abbreviate(value, _TEXT_LIMIT),
     "age": _format_timestamp,
     "time": _format_time,
     "bytes": lambda _, size: format_bytes(size),
@@ -77,7 +77,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "cause": lambda _, failure: abbreviate(describe_failure(failure), _TEXT_LIMIT),
     "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
-    "interrupts": lambda _, rows: "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows),
+    "interrupts": lambda _, rows: "; ".join(map(describe_interrupt, rows)),
 }
 
 
@@ -168,6 +168,14 @@ def interrupt_row(interrupt: WaitingInterrupt) -> Row:
         "since": time_or_none(interrupt.created_at),
         "deadline": interrupt.deadline,
     }
+
+
+def describe_interrupt(row: Row) -> str:
+    """Return where a pending interrupt waits, and what it asks there."""
+    node = row["node"]
+    if row["ns"]:
+        node += f" of {row['ns']}"
+    return describe_stop(row["when"], node, row["payload"])
 
 
 def describe_stop(when: str, node_id: str, payload: Any) -> str:

@@ -27,6 +27,12 @@ class Column:
     kind: Kind = "text"
     instead: Sequence[Column] = ()
     """Columns of which the first with a value is displayed where this one has none."""
+    is_rare: bool = False
+    """Whether a table of which no row has a value is without the column, in a pipe, too."""
+
+
+NAMESPACE: Final = Column("ns", "NS", is_rare=True)
+"""The namespace of a nested graph."""
 
 
 @dataclass(eq=False)
@@ -147,7 +153,9 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
         for part in wrap_words(table.summary, context.width, 0):
             yield _paint(context, part, _DIM)
     shown = [
-        ShownColumn(column, [column.title, *_format_column(context, column, table.data)]) for column in table.columns
+        ShownColumn(column, [column.title, *_format_column(context, column, table.data)])
+        for column in table.columns
+        if not column.is_rare or any(row.get(column.key) for row in table.data)
     ]
     if context.is_pretty:
         shown = fit_table(shown, context.width)

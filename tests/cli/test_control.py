@@ -160,6 +160,9 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
     (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
+    assert graphkit("interrupts", runs).lines[1].endswith("  sub  Really?")
+    for options in ([], ["--ns", "sub"]):
+        assert "waiting for  inside ask of sub: Really?\n" in graphkit("show", runs, "t", *options).out
 
     graphkit("answer", runs, "t", "--value", '"yes"')
     done = graphkit("resume", runs, "t", "--app", "nested:app")

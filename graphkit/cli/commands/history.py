@@ -17,7 +17,7 @@ from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_sc
 from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, MaybeThread, Namespace, Thread, argument, option
-from graphkit.cli.render import Card, Column, Table
+from graphkit.cli.render import NAMESPACE, Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
@@ -44,7 +44,7 @@ _HISTORY_COLUMNS: Final = (
     Column("tags", "TAGS", "list"),
 )
 _BRANCHES: Final = Column("branches", "", "whole")
-_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED)
+_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED, NAMESPACE)
 
 
 def history(

@@ -144,6 +144,8 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
     failure = dict(find_failure(writes) or {})
     traceback = failure.pop("traceback", None)
     status = _find_status(saver, config)
+    if status == "interrupted":
+        waiting += [each for each in saver.interrupts(config.thread) if _is_nested(each.checkpoint_ns, config)]
     progress = describe_progress(writes)
     if status == "sleeping":
         progress = "; ".join(filter(None, [describe_sleep(find_next_time(saver, config)), progress]))
@@ -168,6 +170,12 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
             key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None
         },
     }
+
+
+def _is_nested(namespace: str, config: RunnableConfig) -> bool:
+    """Return whether a namespace is that of a graph nested in the one of the config."""
+    outer = config.checkpoint_ns
+    return namespace.startswith(f"{outer}/") if outer else bool(namespace)
 
 
 def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | None:

@@ -15,7 +15,7 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError
+from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError, ThreadBusyError
 
 Figure = Literal["bytes", "number", "seconds", "list"]
 """Kinds that may be dropped, but make no sense when cut."""
@@ -247,6 +247,14 @@ _SOURCES_WITHOUT_NODE: Final = ("submit", "update", "fork", "answer")
 def is_after_node(info: CheckpointInfo) -> bool:
     """Return whether the node of a checkpoint, or START, led to it."""
     return info.metadata.get("source") not in _SOURCES_WITHOUT_NODE
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error, with advice that a command can follow: none has a `lock_timeout`."""
+    instead = ""
+    if isinstance(error, ThreadBusyError):
+        instead = ", or stop it with `graphkit pause` or `graphkit cancel`"
+    return simplify_text(str(error)).replace(", or raise lock_timeout", instead)
 
 
 def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:

@@ -3,15 +3,18 @@
 import logging
 import os
 import re
+import sqlite3
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
 from graphkit.errors import CheckpointStorageError
-from savers import FileSystemSaver, MemorySaver
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.support.terminal import assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
@@ -120,6 +123,27 @@ def test_many_losses_are_cut_for_people_only(store, saver):
     (thread,) = read_json("repair", store, "--dry-run")["threads"]
     (file,) = thread["files"]
     assert len(file["lost"]) > 10
+
+
+def test_who_holds_a_lock_is_named_with_advice_that_a_command_can_follow(store, saver, tmp_path, monkeypatch):
+    def open_impatiently(saver_class, path):
+        opened = saver_class(path, lock_timeout=0.0)
+        monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: opened)
+
+    database = tmp_path / "runs.db"
+    graphkit("copy", store, "--to", f"sqlite:{database}")
+    open_impatiently(FileSystemSaver, store)
+    with saver.run_lock(RunnableConfig("order-17")), ThreadPoolExecutor(1) as other:
+        deleted = other.submit(graphkit, "delete", store, "order-17", "--yes").result()
+        ask = other.submit(graphkit, "answer", store, "order-17", terminal=True, width=300, stdin="yes\n")
+        answered = ask.result()
+    for done in (deleted, answered):
+        assert "Wait for that run to end, or stop it with `graphkit pause` or `graphkit cancel`\n" in done.err
+    open_impatiently(SqliteSaver, database)
+    with closing(sqlite3.connect(database)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        deleted = graphkit("delete", f"sqlite:{database}", "order-17", "--yes")
+    assert deleted.err.endswith("another writer kept the database for 0 s; wait for it to end\n")
 
 
 def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
-from graphkit.cli.cells import Row, describe_interrupt, format_command, interrupt_row, status_of
+from graphkit.cli.cells import Row, describe_error, describe_interrupt, format_command, interrupt_row, status_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
     Assign,
@@ -191,7 +191,7 @@ def _ask_for_answers(context: CliContext, directory: str, rows: Sequence[Row]) -
                 if _ask_for_answer(context, saver, row):
                     answered.append(row["thread"])
             except CheckpointerError as error:  # another user has answered it, or a run holds the thread
-                context.warn(f"graphkit: {error}")
+                context.warn(f"graphkit: {describe_error(error)}")
             context.write_line("")
     except (EOFError, KeyboardInterrupt):
         context.write_line("")

@@ -35,6 +35,7 @@ _POSITION: Final = (
 )
 _CREATED: Final = Column("created", "CREATED", "age")
 _HISTORY_COLUMNS: Final = (
+    Column("branches", "", "whole", is_rare=True),
     *_POSITION,
     Column("source", "SOURCE"),
     Column("step", "STEP", "number"),
@@ -43,7 +44,6 @@ _HISTORY_COLUMNS: Final = (
     Column("size", "SIZE", "bytes"),
     Column("tags", "TAGS", "list"),
 )
-_BRANCHES: Final = Column("branches", "", "whole")
 _SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED, NAMESPACE)
 
 
@@ -81,15 +81,13 @@ def history(
             pairs.append((info, previous))
     rows = [_checkpoint_row(saver, info, previous) | {"step": steps[info.id]} for info, previous in pairs[:limit]]
 
-    columns: Sequence[Column] = _HISTORY_COLUMNS
     if context.is_pretty:
-        columns = (_BRANCHES, *columns)
         drawings = _draw_branches(infos, [info for info, _ in pairs])
         for row, drawing in zip(rows, drawings, strict=False):  # all rows, or none
             row["branches"] = drawing
     empty = f"thread {config.thread!r} has no matching checkpoints"
     summary = f"{escape(config.thread)}: {pluralize(len(pairs), 'checkpoint')}"
-    return Table(columns, rows, empty=empty, summary=summary)
+    return Table(_HISTORY_COLUMNS, rows, empty=empty, summary=summary)
 
 
 def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointInfo]) -> list[str]:

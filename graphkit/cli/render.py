@@ -121,24 +121,32 @@ def show(context: CliContext, view: View) -> None:
         context.write_line(to_json(view.data, indent=2 if context.is_terminal else None))
     elif isinstance(view, Table) and not view.data:
         context.warn(view.empty)
-    elif isinstance(view, Table):
-        context.write_lines(list(_table_lines(context, view)))
-        if view.note:
-            context.warn(view.note)
-    elif isinstance(view, Card):
-        context.write_lines(list(_card_lines(context, view)))
-    elif isinstance(view, Text):
-        context.write_lines(view.text.rstrip("\n").split("\n"))
     else:
-        if view.table is not None:
-            context.write_lines(list(_table_lines(context, view.table)))
-        for line in view.sentence.rstrip("\n").split("\n"):
-            indent = len(line) - len(line.lstrip()) + len(GAP)
-            for part in wrap_words(line, context.line_width, indent):
-                context.write_line(part)
-        if view.hint and context.is_pretty:
-            for part in wrap_words(view.hint, context.width, len(GAP)):
-                context.write_line(_paint(context, part, _DIM))
+        context.write_lines(list(_view_lines(context, view)))
+        if isinstance(view, Table) and view.note:
+            context.warn(view.note)
+
+
+def _view_lines(context: CliContext, view: View) -> Iterator[str]:
+    if isinstance(view, Table):
+        yield from _table_lines(context, view)
+    elif isinstance(view, Card):
+        yield from _card_lines(context, view)
+    elif isinstance(view, Text):
+        yield from view.text.rstrip("\n").split("\n")
+    else:
+        yield from _message_lines(context, view)
+
+
+def _message_lines(context: CliContext, message: Message) -> Iterator[str]:
+    if message.table is not None:
+        yield from _table_lines(context, message.table)
+    for line in message.sentence.rstrip("\n").split("\n"):
+        indent = len(line) - len(line.lstrip()) + len(GAP)
+        yield from wrap_words(line, context.line_width, indent)
+    if message.hint and context.is_pretty:
+        for part in wrap_words(message.hint, context.width, len(GAP)):
+            yield _paint(context, part, _DIM)
 
 
 def _paint(context: CliContext, text: str, style: int | None) -> str:

@@ -179,8 +179,9 @@ def describe_interrupt(row: Row) -> str:
 
 
 def describe_stop(when: str, node_id: str, payload: Any) -> str:
-    """Return where a run waits, and what it asks there."""
-    return f"{when} {escape(node_id)}: {describe_payload(payload)}"
+    """Return where a run waits, and what it asks there. A declared stop asks nothing."""
+    place = f"{when} {escape(node_id)}"
+    return place if payload is None else f"{place}: {describe_payload(payload)}"
 
 
 def describe_progress(writes: Mapping[str, Any]) -> str | None:

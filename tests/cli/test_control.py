@@ -93,14 +93,18 @@ def test_where_a_thread_goes_on(waiting):
     goto = ["update", waiting, "order-17", "--app", "shop:app", "--goto"]
     done = graphkit(*goto, "ship", "--json")
     assert (done.json["next"], done.json["values"]) == ("ship", {})
-    assert graphkit(*goto, "reserve", "-c", done.json["checkpoint"]).code == 0
+    *_, oldest = read_json("history", waiting, "order-17")
+    assert graphkit(*goto, "reserve", "-c", oldest["id"]).code == 0
     assert state_of(waiting).next == "reserve"
+    assert read_json("history", waiting, "order-17")[0]["parent"] == oldest["id"]
 
 
 def test_an_update_that_makes_no_sense_changes_nothing(waiting):
     for options, code, message in (
         ([], 2, "nothing to change"),
         (["--goto", "ship"], 2, "require the graph"),
+        (["--set", "city=Bern", "--as-node", "approve"], 2, "require the graph"),
+        (["--set", "city=Bern", "--checkpoint", "0001"], 2, "require the graph"),
         (["--set", "city"], 2, "--set must be key=value"),
         (["--goto", "nowhere", "--app", "shop:app"], 4, "goto='nowhere' is not a node"),
         (["--goto", "ship", "--as-node", "approve", "--app", "shop:app"], 4, "not both"),
@@ -163,6 +167,10 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert graphkit("interrupts", runs).lines[1].endswith("  sub  Really?")
     for options in ([], ["--ns", "sub"]):
         assert "waiting for  inside ask of sub: Really?\n" in graphkit("show", runs, "t", *options).out
+    update = ["update", runs, "t", "--ns", "sub", "--set", "answer=no"]
+    graphkit(*update)
+    assert [*read_json("show", runs, "t", "--ns", "sub")["recorded"].values()] == [{"answer": "no"}]
+    graphkit(*update, "--app", "nested:app")
 
     graphkit("answer", runs, "t", "--value", '"yes"')
     done = graphkit("resume", runs, "t", "--app", "nested:app")
@@ -170,7 +178,7 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert done.lines[-1] == "t finished after 3 steps"
     assert read_json("show", runs, "t", "--key", "done") == "yes"
     assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"
-    assert len(read_json("history", runs, "t", "--ns", "sub")) == 2
+    assert [row["source"] for row in read_json("history", runs, "t", "--ns", "sub")] == ["loop", "update", "input"]
     assert graphkit("history", runs, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"
 
 
@@ -224,6 +232,7 @@ def test_questions_that_were_answered_elsewhere_are_passed_over(queue):
 
 
 def test_one_thread_or_one_interrupt_is_asked_for(queue):
+    assert "waiting for  before b\n" in graphkit("show", queue, "third").out  # a declared stop asks nothing
     assert "1 of 1" in graphkit("answer", queue, "second", terminal=True, stdin="q\n").out
     assert "second" in graphkit("answer", queue, "--interrupt", "q-2", terminal=True, stdin="q\n").lines[1]
 

@@ -15,7 +15,8 @@ from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from tests.support.terminal import assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
+from tests.support.logs import RELEASE, RELEASE_PAYLOAD, append_record
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def files(store):
@@ -79,6 +80,16 @@ def test_repair_reports_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     assert [(loss["checkpoint"], loss["records"]) for loss in file["lost"]] == [
         (None, 1), ("00000000-0000-7000-8000-000000000013", 1),
     ]  # fmt: skip
+
+
+def test_a_damaged_marker_and_what_a_crash_left_unfinished_are_reported_and_repaired(store):
+    (log,) = store.glob("t-order-18-*/log")
+    append_record(log, RELEASE, RELEASE_PAYLOAD)
+    (store / "graphkit.store").write_text("{}")
+    found = {row["path"]: row["state"] for row in read_json("verify", store)["problems"]}
+    assert found == {"graphkit.store": "damaged", log.parent.name: "unfinished release"}
+    done = graphkit("repair", store)
+    assert_shows(done, 0, "finished the release or delete of order-18\n", "rewrote the store's marker: ")
 
 
 def test_repair_of_a_store_that_is_well(store):

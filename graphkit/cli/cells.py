@@ -39,9 +39,7 @@ _MIN_NAME_LENGTH: Final = 20
 
 
 def format_cell(context: CliContext, kind: Kind, value: Any) -> str:
-    """Return a value as people read it."""
-    if value is None:
-        return ""
+    """Return a value, which is not None, as people read it."""
     return _FORMATTERS[kind](context, value)
 
 

@@ -187,22 +187,22 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of a column; at a terminal ids and names are short, but distinct."""
     if not context.is_pretty or column.kind not in {"name", "id"}:
-        texts: list[str] = []
-        for row in rows:
-            text = ""
-            for other in (column, *column.instead):
-                value = row.get(other.key)
-                if value is not None:
-                    text = format_cell(context, other.kind, value)
-                    break
-            texts.append(text)
-        return texts
+        return [_format_first(context, (column, *column.instead), row) for row in rows]
     values = [row.get(column.key) for row in rows]
     # Of all rows together: a short name must be distinct among those that the table shows.
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(names)
     return [short.get(value, "") for value in values]
+
+
+def _format_first(context: CliContext, columns: Iterable[Column], row: Mapping[str, Any]) -> str:
+    """Return the text of the first column with a value."""
+    for column in columns:
+        value = row.get(column.key)
+        if value is not None:
+            return format_cell(context, column.kind, value)
+    return ""
 
 
 def _card_lines(context: CliContext, card: Card) -> Iterator[str]:

@@ -97,7 +97,7 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
     if typed is None:
         return history[0]
     # A history may have several checkpoints of one id. The newest of them, which comes first, counts.
-    infos = {info.id: info for info in reversed(history)}
+    infos: dict[str, CheckpointInfo] = {info.id: info for info in reversed(history)}
     part = typed if typed in infos else typed.strip(_ELLIPSIS)
     matches: list[str] = []
     if part in infos or len(part) >= _MIN_ID_LENGTH:

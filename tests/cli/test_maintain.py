@@ -299,7 +299,7 @@ def test_idle_threads_in_a_script(idle, saver):
         "dry_run": True,
     }
     for thread, deleted in (("order-18", ["order-18"]), ("import-a", [])):
-        assert read_json("prune", idle, thread, "--idle", "30min", "--yes")["deleted"] == deleted
+        assert read_json("prune", idle, thread, "--idle", "30min", "--interrupted", "--yes")["deleted"] == deleted
     assert threads(idle) == ["import-a", "order-17"]
 
 

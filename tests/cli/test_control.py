@@ -144,11 +144,6 @@ def test_a_rollback_removes_nothing(waiting):
     assert (head["parent"], head["status"]) == (reserved, "interrupted")
 
 
-def test_unknown_threads_have_near_matches(store):
-    for command, *rest in (["answer", "--value", "1"], ["update", "--set", "a=1"], ["rollback", "0001"], ["fork", "n"]):
-        assert_refused(graphkit(command, store, "ordr-17", *rest), 11, "did you mean order-17")
-
-
 NESTED = """
 from graphkit import interrupt
 from tests.support.graphs import make_chain

@@ -159,12 +159,15 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
     (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
-    assert graphkit("interrupts", runs).lines[1].endswith("  sub  Really?")
+    *_, last = graphkit("interrupts", runs).lines
+    assert last.endswith("  sub  Really?")
     for options in ([], ["--ns", "sub"]):
-        assert "waiting for  inside ask of sub: Really?\n" in graphkit("show", runs, "t", *options).out
+        shown = graphkit("show", runs, "t", *options)
+        assert "waiting for  inside ask of sub: Really?\n" in shown.out
     update = ["update", runs, "t", "--ns", "sub", "--set", "answer=no"]
     graphkit(*update)
-    assert [*read_json("show", runs, "t", "--ns", "sub")["recorded"].values()] == [{"answer": "no"}]
+    shown = read_json("show", runs, "t", "--ns", "sub")
+    assert list(shown["recorded"].values()) == [{"answer": "no"}]
     graphkit(*update, "--app", "nested:app")
 
     graphkit("answer", runs, "t", "--value", '"yes"')
@@ -173,7 +176,8 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert done.lines[-1] == "t finished after 3 steps"
     assert read_json("show", runs, "t", "--key", "done") == "yes"
     assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"
-    assert [row["source"] for row in read_json("history", runs, "t", "--ns", "sub")] == ["loop", "update", "input"]
+    history = read_json("history", runs, "t", "--ns", "sub")
+    assert [row["source"] for row in history] == ["loop", "update", "input"]
     assert graphkit("history", runs, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"
 
 

@@ -183,5 +183,6 @@ def test_what_does_not_fit_the_screen_goes_through_a_pager(monkeypatch):
     show(dataclasses.replace(context_of(3), as_json=True), text)
     assert paged == []
     show(context_of(3), text)
-    show(context_of(3), Message("d\ne", hint="f"))
+    message = Message("d\ne", hint="f")
+    show(context_of(3), message)
     assert paged == ["a\nb\nc\n", "d\ne\nf\n"]

@@ -15,7 +15,7 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError
+from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError, ThreadBusyError
 
 Figure = Literal["bytes", "number", "seconds", "list"]
 """Kinds that may be dropped, but make no sense when cut."""
@@ -39,9 +39,7 @@ _MIN_NAME_LENGTH: Final = 20
 
 
 def format_cell(context: CliContext, kind: Kind, value: Any) -> str:
-    """Return a value as people read it."""
-    if value is None:
-        return ""
+    """Return a value, which is not None, as people read it."""
     return _FORMATTERS[kind](context, value)
 
 
@@ -64,7 +62,7 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
 
 _WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "id", "whole", "tree")
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
-    "text": lambda _, value: abbreviate(value, _TEXT_LIMIT),
+    "text": lambda _, value: "" if value == "" else abbreviate(value, _TEXT_LIMIT),
     "age": _format_timestamp,
     "time": _format_time,
     "bytes": lambda _, size: format_bytes(size),
@@ -77,7 +75,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "cause": lambda _, failure: abbreviate(describe_failure(failure), _TEXT_LIMIT),
     "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
-    "interrupts": lambda _, rows: "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows),
+    "interrupts": lambda _, rows: "; ".join(map(describe_interrupt, rows)),
 }
 
 
@@ -170,9 +168,18 @@ def interrupt_row(interrupt: WaitingInterrupt) -> Row:
     }
 
 
+def describe_interrupt(row: Row) -> str:
+    """Return where a pending interrupt waits, and what it asks there."""
+    node = row["node"]
+    if row["ns"]:
+        node += f" of {row['ns']}"
+    return describe_stop(row["when"], node, row["payload"])
+
+
 def describe_stop(when: str, node_id: str, payload: Any) -> str:
-    """Return where a run waits, and what it asks there."""
-    return f"{when} {escape(node_id)}: {describe_payload(payload)}"
+    """Return where a run waits, and what it asks there. A declared stop asks nothing."""
+    place = f"{when} {escape(node_id)}"
+    return place if payload is None else f"{place}: {describe_payload(payload)}"
 
 
 def describe_progress(writes: Mapping[str, Any]) -> str | None:
@@ -239,6 +246,14 @@ _SOURCES_WITHOUT_NODE: Final = ("submit", "update", "fork", "answer")
 def is_after_node(info: CheckpointInfo) -> bool:
     """Return whether the node of a checkpoint, or START, led to it."""
     return info.metadata.get("source") not in _SOURCES_WITHOUT_NODE
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error, with advice that a command can follow: none has a `lock_timeout`."""
+    instead = ""
+    if isinstance(error, ThreadBusyError):
+        instead = ", or stop it with `graphkit pause` or `graphkit cancel`"
+    return simplify_text(str(error)).replace(", or raise lock_timeout", instead)
 
 
 def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypedDict, get_type_hints
 import click
 
 from graphkit._wording import simplify_text
+from graphkit.cli.cells import describe_error
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import option
 from graphkit.cli.render import Message, show
@@ -194,7 +195,7 @@ class _LogHandler(logging.Handler):
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
     """Return an error as a sentence, with advice that applies to the command line only."""
-    sentence = simplify_text(str(error))
+    sentence = describe_error(error)
     if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
         if not error.has_keys:
             sentence = f"{error.path} is sealed with key {error.key_id!r}"

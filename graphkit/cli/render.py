@@ -27,6 +27,12 @@ class Column:
     kind: Kind = "text"
     instead: Sequence[Column] = ()
     """Columns of which the first with a value is displayed where this one has none."""
+    is_rare: bool = False
+    """Whether a table of which no row has a value is without the column, in a pipe, too."""
+
+
+NAMESPACE: Final = Column("ns", "NS", is_rare=True)
+"""The namespace of a nested graph."""
 
 
 @dataclass(eq=False)
@@ -115,24 +121,32 @@ def show(context: CliContext, view: View) -> None:
         context.write_line(to_json(view.data, indent=2 if context.is_terminal else None))
     elif isinstance(view, Table) and not view.data:
         context.warn(view.empty)
-    elif isinstance(view, Table):
-        context.write_lines(list(_table_lines(context, view)))
-        if view.note:
-            context.warn(view.note)
-    elif isinstance(view, Card):
-        context.write_lines(list(_card_lines(context, view)))
-    elif isinstance(view, Text):
-        context.write_lines(view.text.rstrip("\n").split("\n"))
     else:
-        if view.table is not None:
-            context.write_lines(list(_table_lines(context, view.table)))
-        for line in view.sentence.rstrip("\n").split("\n"):
-            indent = len(line) - len(line.lstrip()) + len(GAP)
-            for part in wrap_words(line, context.line_width, indent):
-                context.write_line(part)
-        if view.hint and context.is_pretty:
-            for part in wrap_words(view.hint, context.width, len(GAP)):
-                context.write_line(_paint(context, part, _DIM))
+        context.write_lines(list(_view_lines(context, view)))
+        if isinstance(view, Table) and view.note:
+            context.warn(view.note)
+
+
+def _view_lines(context: CliContext, view: View) -> Iterator[str]:
+    if isinstance(view, Table):
+        yield from _table_lines(context, view)
+    elif isinstance(view, Card):
+        yield from _card_lines(context, view)
+    elif isinstance(view, Text):
+        yield from view.text.rstrip("\n").split("\n")
+    else:
+        yield from _message_lines(context, view)
+
+
+def _message_lines(context: CliContext, message: Message) -> Iterator[str]:
+    if message.table is not None:
+        yield from _table_lines(context, message.table)
+    for line in message.sentence.rstrip("\n").split("\n"):
+        indent = len(line) - len(line.lstrip()) + len(GAP)
+        yield from wrap_words(line, context.line_width, indent)
+    if message.hint and context.is_pretty:
+        for part in wrap_words(message.hint, context.width, len(GAP)):
+            yield _paint(context, part, _DIM)
 
 
 def _paint(context: CliContext, text: str, style: int | None) -> str:
@@ -147,7 +161,9 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
         for part in wrap_words(table.summary, context.width, 0):
             yield _paint(context, part, _DIM)
     shown = [
-        ShownColumn(column, [column.title, *_format_column(context, column, table.data)]) for column in table.columns
+        ShownColumn(column, [column.title, *_format_column(context, column, table.data)])
+        for column in table.columns
+        if not column.is_rare or any(row.get(column.key) for row in table.data)
     ]
     if context.is_pretty:
         shown = fit_table(shown, context.width)
@@ -171,22 +187,22 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of a column; at a terminal ids and names are short, but distinct."""
     if not context.is_pretty or column.kind not in {"name", "id"}:
-        texts: list[str] = []
-        for row in rows:
-            text = ""
-            for other in (column, *column.instead):
-                value = row.get(other.key)
-                if value is not None:
-                    text = format_cell(context, other.kind, value)
-                    break
-            texts.append(text)
-        return texts
+        return [_format_first(context, (column, *column.instead), row) for row in rows]
     values = [row.get(column.key) for row in rows]
     # Of all rows together: a short name must be distinct among those that the table shows.
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(names)
     return [short.get(value, "") for value in values]
+
+
+def _format_first(context: CliContext, columns: Iterable[Column], row: Mapping[str, Any]) -> str:
+    """Return the text of the first column with a value."""
+    for column in columns:
+        value = row.get(column.key)
+        if value is not None:
+            return format_cell(context, column.kind, value)
+    return ""
 
 
 def _card_lines(context: CliContext, card: Card) -> Iterator[str]:

@@ -96,10 +96,8 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         raise CheckpointNotFoundError(config.thread, hint="see graphkit threads")
     if typed is None:
         return history[0]
-    # A history may have several checkpoints of one id. The first of them, the newest, counts.
-    infos: dict[str, CheckpointInfo] = {}
-    for info in history:
-        infos.setdefault(info.id, info)
+    # A history may have several checkpoints of one id. The newest of them, which comes first, counts.
+    infos: dict[str, CheckpointInfo] = {info.id: info for info in reversed(history)}
     part = typed if typed in infos else typed.strip(_ELLIPSIS)
     matches: list[str] = []
     if part in infos or len(part) >= _MIN_ID_LENGTH:

@@ -106,21 +106,13 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
         others = _SCHEMA.sub("", options).removeprefix("&")
         return f"{address}?{others}" if others else address, unquote(schemas[-1])
 
-    schema = None
-    rest: list[str] = []
-    end = 0
-    while end < len(connection_string):
-        keyword = _KEYWORD.match(connection_string, end)
-        if keyword is None:
-            return connection_string, None
-        end = keyword.end()
-        if keyword["name"] == "schema":
-            schema = _unquote_value(keyword["value"])
-        else:
-            rest.append(keyword[0].strip())
-    if schema is None:
+    keywords = list(_KEYWORD.finditer(connection_string))
+    is_understood = "".join(keyword[0] for keyword in keywords) == connection_string
+    schemas = [_unquote_value(keyword["value"]) for keyword in keywords if keyword["name"] == "schema"]
+    if not is_understood or not schemas:
         return connection_string, None
-    return " ".join(rest), schema
+    rest = [keyword[0].strip() for keyword in keywords if keyword["name"] != "schema"]
+    return " ".join(rest), schemas[-1]
 
 
 def _unquote_value(value: str) -> str:

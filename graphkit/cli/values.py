@@ -108,9 +108,7 @@ def parse_time(text: str, name: str, zone: tzinfo | None) -> datetime:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
-    if parsed.tzinfo is None and zone is not None:
-        return parsed.replace(tzinfo=zone)
-    return parsed.astimezone()
+    return parsed.replace(tzinfo=parsed.tzinfo or zone).astimezone()
 
 
 def parse_age(text: str) -> timedelta:

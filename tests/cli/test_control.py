@@ -93,14 +93,18 @@ def test_where_a_thread_goes_on(waiting):
     goto = ["update", waiting, "order-17", "--app", "shop:app", "--goto"]
     done = graphkit(*goto, "ship", "--json")
     assert (done.json["next"], done.json["values"]) == ("ship", {})
-    assert graphkit(*goto, "reserve", "-c", done.json["checkpoint"]).code == 0
+    *_, oldest = read_json("history", waiting, "order-17")
+    assert graphkit(*goto, "reserve", "-c", oldest["id"]).code == 0
     assert state_of(waiting).next == "reserve"
+    assert read_json("history", waiting, "order-17")[0]["parent"] == oldest["id"]
 
 
 def test_an_update_that_makes_no_sense_changes_nothing(waiting):
     for options, code, message in (
         ([], 2, "nothing to change"),
         (["--goto", "ship"], 2, "require the graph"),
+        (["--set", "city=Bern", "--as-node", "approve"], 2, "require the graph"),
+        (["--set", "city=Bern", "--checkpoint", "0001"], 2, "require the graph"),
         (["--set", "city"], 2, "--set must be key=value"),
         (["--goto", "nowhere", "--app", "shop:app"], 4, "goto='nowhere' is not a node"),
         (["--goto", "ship", "--as-node", "approve", "--app", "shop:app"], 4, "not both"),
@@ -140,11 +144,6 @@ def test_a_rollback_removes_nothing(waiting):
     assert (head["parent"], head["status"]) == (reserved, "interrupted")
 
 
-def test_unknown_threads_have_near_matches(store):
-    for command, *rest in (["answer", "--value", "1"], ["update", "--set", "a=1"], ["rollback", "0001"], ["fork", "n"]):
-        assert_refused(graphkit(command, store, "ordr-17", *rest), 11, "did you mean order-17")
-
-
 NESTED = """
 from graphkit import interrupt
 from tests.support.graphs import make_chain
@@ -160,6 +159,16 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert (row["ns"], row["node"], row["payload"]) == ("sub", "ask", "Really?")
     (listed,) = read_json("threads", runs)
     assert listed["waiting"] == "Really?"
+    *_, last = graphkit("interrupts", runs).lines
+    assert last.endswith("  sub  Really?")
+    for options in ([], ["--ns", "sub"]):
+        shown = graphkit("show", runs, "t", *options)
+        assert "waiting for  inside ask of sub: Really?\n" in shown.out
+    update = ["update", runs, "t", "--ns", "sub", "--set", "answer=no"]
+    graphkit(*update)
+    shown = read_json("show", runs, "t", "--ns", "sub")
+    assert list(shown["recorded"].values()) == [{"answer": "no"}]
+    graphkit(*update, "--app", "nested:app")
 
     graphkit("answer", runs, "t", "--value", '"yes"')
     done = graphkit("resume", runs, "t", "--app", "nested:app")
@@ -167,7 +176,8 @@ def test_a_question_inside_an_embedded_graph(runs, write_module):
     assert done.lines[-1] == "t finished after 3 steps"
     assert read_json("show", runs, "t", "--key", "done") == "yes"
     assert read_json("show", runs, "t", "--ns", "sub", "--key", "answer") == "yes"
-    assert len(read_json("history", runs, "t", "--ns", "sub")) == 2
+    history = read_json("history", runs, "t", "--ns", "sub")
+    assert [row["source"] for row in history] == ["loop", "update", "input"]
     assert graphkit("history", runs, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"
 
 
@@ -221,6 +231,7 @@ def test_questions_that_were_answered_elsewhere_are_passed_over(queue):
 
 
 def test_one_thread_or_one_interrupt_is_asked_for(queue):
+    assert "waiting for  before b\n" in graphkit("show", queue, "third").out  # a declared stop asks nothing
     assert "1 of 1" in graphkit("answer", queue, "second", terminal=True, stdin="q\n").out
     assert "second" in graphkit("answer", queue, "--interrupt", "q-2", terminal=True, stdin="q\n").lines[1]
 

@@ -87,6 +87,7 @@ def test_versions_may_be_left_out(store, tmp_path, saver):
     saver.release(RunnableConfig("order-18"))
     done = read_json("copy", store, "--to", tmp_path / "b", "--no-versions")
     assert (done["threads"], done["versions"]) == (["import-a", "order-17"], 0)
+    assert '{"release"' not in graphkit("export", store, "--no-versions").out
 
 
 def test_types_of_a_graph(store, shop, tmp_path, monkeypatch):

@@ -253,6 +253,8 @@ def test_what_is_typed_wrongly_is_named_with_where_to_find_help():
         (["threads", "runs", "--all=3"], "'--all'", "threads "),
         (["threads", "runs", "--limit"], "'--limit'", "threads "),
         (["threads", "runs", "--limit", "0"], "'--limit'", "threads "),
+        (["history", "runs", "t", "--limit", str(1 << 80)], "'--limit'", "history "),
+        (["search", "runs", "a=1", "--limit", str(1 << 80)], "'--limit'", "search "),
         (["watch", "runs", "--interval", "0"], "'--interval'", "watch "),
         (["threads", "runs", "--status", "\x1bappy"], "'sealed'", "threads "),
     ):

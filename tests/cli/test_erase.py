@@ -61,7 +61,7 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, 
     name = f"sqlite:{path}"
     backup = f"sqlite:{copied}"
     with SqliteSaver(path) as saver:
-        for thread, user in {"a": "ann", "b": "ann", "c": "bob"}.items():
+        for thread, user in {"a": "ann", "b": "ann", "c": "bob", "d": "bob"}.items():
             saver.put(thread, Checkpoint(node_id="n", next_node_id="m", state={}, metadata={"user": user}))
     shutil.copy(path, copied)
 
@@ -69,12 +69,13 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, 
     assert read_json(*erase, "--dry-run") == {"threads": ["a", "b"], "stores": [], "dry_run": True}
     assert_shows(graphkit(*erase, "--yes", *ledger), 0, "erased 2 threads of 2\n")
     assert graphkit(*erase, "--yes").out == "no thread was found\n"
+    assert_shows(graphkit("erase", name, "--thread", "c", "--yes", *ledger), 0, "erased 1 thread of 1\n")
 
     asked = graphkit("erase", backup, *ledger, terminal=True, stdin="n\n")
     assert_refused(asked, 1, "erase what")
-    assert_shows(graphkit("erase", backup, "--yes", *ledger), 0, "erased 2 threads of 2\n")
+    assert_shows(graphkit("erase", backup, "--yes", *ledger), 0, "erased 3 threads of 3\n")
     (left,) = read_json("threads", backup)
-    assert left["thread"] == "c"
+    assert left["thread"] == "d"
 
 
 def test_only_what_the_question_named_is_erased(store, saver):

@@ -3,16 +3,20 @@
 import logging
 import os
 import re
+import sqlite3
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
 from graphkit.errors import CheckpointStorageError
-from savers import FileSystemSaver, MemorySaver
-from tests.support.terminal import assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from tests.support.logs import RELEASE, RELEASE_PAYLOAD, append_record
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, damage, graphkit, minutes_ago, read_json
 
 
 def files(store):
@@ -78,6 +82,16 @@ def test_repair_reports_what_is_kept_what_is_lost_and_where_the_copy_is(store):
     ]  # fmt: skip
 
 
+def test_a_damaged_marker_and_what_a_crash_left_unfinished_are_reported_and_repaired(store):
+    (log,) = store.glob("t-order-18-*/log")
+    append_record(log, RELEASE, RELEASE_PAYLOAD)
+    (store / "graphkit.store").write_text("{}")
+    found = {row["path"]: row["state"] for row in read_json("verify", store)["problems"]}
+    assert found == {"graphkit.store": "damaged", log.parent.name: "unfinished release"}
+    done = graphkit("repair", store)
+    assert_shows(done, 0, "finished the release or delete of order-18\n", "rewrote the store's marker: ")
+
+
 def test_repair_of_a_store_that_is_well(store):
     assert graphkit("repair", store).out == "nothing was damaged\n"
     assert graphkit("repair", store, "--dry-run").out == "nothing is damaged\n"
@@ -120,6 +134,27 @@ def test_many_losses_are_cut_for_people_only(store, saver):
     (thread,) = read_json("repair", store, "--dry-run")["threads"]
     (file,) = thread["files"]
     assert len(file["lost"]) > 10
+
+
+def test_who_holds_a_lock_is_named_with_advice_that_a_command_can_follow(store, saver, tmp_path, monkeypatch):
+    def open_impatiently(saver_class, path):
+        opened = saver_class(path, lock_timeout=0.0)
+        monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: opened)
+
+    database = tmp_path / "runs.db"
+    graphkit("copy", store, "--to", f"sqlite:{database}")
+    open_impatiently(FileSystemSaver, store)
+    with saver.run_lock(RunnableConfig("order-17")), ThreadPoolExecutor(1) as other:
+        deleted = other.submit(graphkit, "delete", store, "order-17", "--yes").result()
+        ask = other.submit(graphkit, "answer", store, "order-17", terminal=True, width=300, stdin="yes\n")
+        answered = ask.result()
+    for done in (deleted, answered):
+        assert "Wait for that run to end, or stop it with `graphkit pause` or `graphkit cancel`\n" in done.err
+    open_impatiently(SqliteSaver, database)
+    with closing(sqlite3.connect(database)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        deleted = graphkit("delete", f"sqlite:{database}", "order-17", "--yes")
+    assert deleted.err.endswith("another writer kept the database for 0 s; wait for it to end\n")
 
 
 def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
@@ -264,7 +299,7 @@ def test_idle_threads_in_a_script(idle, saver):
         "dry_run": True,
     }
     for thread, deleted in (("order-18", ["order-18"]), ("import-a", [])):
-        assert read_json("prune", idle, thread, "--idle", "30min", "--yes")["deleted"] == deleted
+        assert read_json("prune", idle, thread, "--idle", "30min", "--interrupted", "--yes")["deleted"] == deleted
     assert threads(idle) == ["import-a", "order-17"]
 
 

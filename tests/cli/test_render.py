@@ -15,7 +15,7 @@ from graphkit._values.frozen import to_plain
 from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
 from graphkit.cli.commands.inspect import differences
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import Column, ShownColumn, Text, fit_table, show
+from graphkit.cli.render import Column, Message, ShownColumn, Text, fit_table, show
 from graphkit.cli.values import describe_payload, escape, to_json
 from tests.support.terminal import graphkit
 
@@ -61,16 +61,29 @@ def test_short_ids_and_names_tell_apart(names):
 COLUMNS = (Column("a", "A"), Column("b", "B", "id"), Column("c", "C", "number"), Column("d", "D", "list"))
 
 
+def fit(width, *row, columns=COLUMNS):
+    shown = [ShownColumn(column, [column.title, text]) for column, text in zip(columns, row, strict=False)]
+    return [each.lines for each in fit_table(shown, width)]
+
+
 def test_text_is_cut_before_figures_go():
     row = ["x" * 30, "i" * 10, "12345", "tag"]
+    assert fit(36, *row) == [["A", "x" * 11 + "…"], ["B", "i" * 10], ["C", "12345"], ["D", "tag"]]
+    assert [title for title, _ in fit(23, *row)] == ["A", "B"]
+    assert fit(5, *row) == [["B", "i" * 10]]
 
-    def fit(width):
-        shown = [ShownColumn(column, [column.title, text]) for column, text in zip(COLUMNS, row, strict=True)]
-        return [each.lines for each in fit_table(shown, width)]
 
-    assert fit(36) == [["A", "x" * 11 + "…"], ["B", "i" * 10], ["C", "12345"], ["D", "tag"]]
-    assert [title for title, _ in fit(23)] == ["A", "B"]
-    assert fit(5) == [["B", "i" * 10]]
+def test_what_a_run_waits_for_is_cut_last():
+    columns = (Column("p", "P", "payload"), *COLUMNS)
+
+    def widths(width, *row):
+        return [len(text) for _, text in fit(width, "p" * 60, *row, columns=columns)]
+
+    assert widths(110, "x" * 30, "i" * 10, "12345") == [59, 30, 10, 5]  # what the others leave
+    assert widths(44, "x" * 30, "i" * 10, "12345") == [22, 8, 10]  # half of the terminal
+    assert widths(80, "x" * 7, "i" * 30, "1" * 8) == [39, 7, 30]  # figures go first
+    assert widths(60, "x" * 7, "i" * 30) == [28, 30]  # and texts
+    assert widths(45, "", "i" * 30) == [13, 30]
 
 
 @pytest.mark.parametrize(
@@ -170,4 +183,6 @@ def test_what_does_not_fit_the_screen_goes_through_a_pager(monkeypatch):
     show(dataclasses.replace(context_of(3), as_json=True), text)
     assert paged == []
     show(context_of(3), text)
-    assert paged == ["a\nb\nc\n"]
+    message = Message("d\ne", hint="f")
+    show(context_of(3), message)
+    assert paged == ["a\nb\nc\n", "d\ne\nf\n"]

@@ -216,9 +216,10 @@ def test_recovery_from_a_damaged_end(runs, shop):
     damage(runs, "t")  # the answer
     refused = graphkit("resume", runs, "t", "--app", shop)
     assert_refused(refused, 12, "is damaged")
-    done = graphkit("resume", runs, "t", "--app", shop, "--recover", "--json")
+    done = graphkit("resume", runs, "t", "--app", shop, "--recover", "--set", "city=Chur", "--json")
     assert done.code == 0
     assert done.json["status"] == "interrupted"
+    assert done.json["state"]["city"] == "Chur"
     assert "the newest checkpoint that can be read is" in done.err
     assert log_of(runs) == ["reserved lamp"]
     assert graphkit("resume", runs, "t", "--app", shop, "--recover", "--value", "1").code == 2

@@ -76,6 +76,8 @@ def test_a_schedule_is_added_listed_and_removed(runs):
     assert "report" in graphkit("schedule", "list", runs).out
     assert read_json("threads", runs) == []
     assert read_json("stats", runs)["threads"] == 0
+    pruned = graphkit("prune", runs, "--idle", "0s", "--yes", now=datetime.max.replace(tzinfo=UTC))
+    assert pruned.out == "no thread is idle for 0s\n"
     assert graphkit("schedule", "remove", runs, "report").out == "removed report\n"
     assert read_json("schedule", "list", runs) == []
 

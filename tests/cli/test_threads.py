@@ -292,15 +292,6 @@ def test_a_filter_that_makes_no_sense_is_refused_even_where_there_is_nothing_to_
     assert graphkit("threads", tmp_path / "empty", *wrong).code == 2
 
 
-@pytest.mark.parametrize("number", ["-1", str(1 << 80)])
-@pytest.mark.parametrize("command", [("threads",), ("history", "order-17"), ("search", "step=1")])
-def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
-    name, *more = command
-    done = graphkit(name, store, *more, "--limit", number)
-    assert (done.code, done.lines) == (2, [])
-    assert "--limit" in done.err
-
-
 def test_stats_and_verify_count_those_of_nested_graphs_and_of_released_histories_too(runs):
     nested = make_chain({}, b=lambda _: {}).compile()
     with FileSystemSaver(runs) as saver:

@@ -75,7 +75,8 @@ def test_json_has_all_fields_and_the_time_at_which_it_was_stored(store, saver):
     assert [line[:8] for line in graphkit(*watch).lines] == ["11:21:00", "11:53:00"]
 
 
-def test_from_a_checkpoint_on(store):
+def test_from_a_checkpoint_on(store, saver):
+    saver.put("order-17", checkpoint(3, "approve", "ship", {}, 2))
     done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
     assert [read_text(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
     wrong = graphkit("watch", store, "--checkpoint", "00000001")

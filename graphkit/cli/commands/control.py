@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
-from graphkit.cli.cells import Row, describe_stop, format_command, interrupt_row, status_of
+from graphkit.cli.cells import Row, describe_error, describe_interrupt, format_command, interrupt_row, status_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
     Assign,
@@ -24,7 +24,7 @@ from graphkit.cli.options import (
     argument,
     option,
 )
-from graphkit.cli.render import Card, Column, Message, Table, show
+from graphkit.cli.render import NAMESPACE, Card, Column, Message, Table, show
 from graphkit.cli.resolve import (
     find_checkpoint,
     find_config,
@@ -54,12 +54,13 @@ _COLUMNS: Final = (
     Column("when", "WHEN"),
     Column("id", "INTERRUPT", "id"),
     Column("since", "SINCE", "age"),
+    NAMESPACE,
+    Column("deadline", "DEADLINE", "time", is_rare=True),
     Column("payload", "PAYLOAD", "payload"),
 )
-_DEADLINE: Final = Column("deadline", "DEADLINE", "time")
-"""After SINCE, if one of the interrupts has a deadline."""
 _QUESTION_COLUMNS: Final = (
     Column("thread", "thread", "name"),
+    Column("ns", "namespace"),
     Column("node", "node"),
     Column("when", "stopped"),
     Column("since", "since", "time"),
@@ -78,10 +79,7 @@ def interrupts(context: CliContext, directory: Directory, thread: MaybeThread) -
     rows = _read_interrupts(context, directory, thread)
     threads = {row["thread"] for row in rows}
     summary = f"{pluralize(len(rows), 'interrupt')} of {pluralize(len(threads), 'thread')}"
-    columns: Sequence[Column] = _COLUMNS
-    if any(row["deadline"] is not None for row in rows):
-        columns = (*_COLUMNS[:-1], _DEADLINE, _COLUMNS[-1])
-    return Table(columns, rows, empty="no pending interrupts", summary=summary)
+    return Table(_COLUMNS, rows, empty="no pending interrupts", summary=summary)
 
 
 @with_placeholder_types()
@@ -159,7 +157,7 @@ def _store_answer(
         by_id = {interrupt.id: interrupt for interrupt in pending}
         matches = match_ids(by_id, interrupt or "")
         if len(matches) > 1:
-            stops = [f"{stop.id} ({describe_stop(stop.when, stop.node_id, stop.payload)})" for stop in pending]
+            stops = [f"{stop.id} ({describe_interrupt(interrupt_row(stop))})" for stop in pending]
             raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {', '.join(stops)}")
         chosen = by_id[matches[0]] if matches else None
         if chosen is not None and not can_answer(chosen.when, value):
@@ -193,7 +191,7 @@ def _ask_for_answers(context: CliContext, directory: str, rows: Sequence[Row]) -
                 if _ask_for_answer(context, saver, row):
                     answered.append(row["thread"])
             except CheckpointerError as error:  # another user has answered it, or a run holds the thread
-                context.warn(f"graphkit: {error}")
+                context.warn(f"graphkit: {describe_error(error)}")
             context.write_line("")
     except (EOFError, KeyboardInterrupt):
         context.write_line("")

@@ -17,7 +17,7 @@ from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_sc
 from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, MaybeThread, Namespace, Thread, argument, option
-from graphkit.cli.render import Card, Column, Table
+from graphkit.cli.render import NAMESPACE, Card, Column, Table
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import escape, parse_assignments, pluralize
@@ -35,6 +35,7 @@ _POSITION: Final = (
 )
 _CREATED: Final = Column("created", "CREATED", "age")
 _HISTORY_COLUMNS: Final = (
+    Column("branches", "", "whole", is_rare=True),
     *_POSITION,
     Column("source", "SOURCE"),
     Column("step", "STEP", "number"),
@@ -43,8 +44,7 @@ _HISTORY_COLUMNS: Final = (
     Column("size", "SIZE", "bytes"),
     Column("tags", "TAGS", "list"),
 )
-_BRANCHES: Final = Column("branches", "", "whole")
-_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED)
+_SEARCH_COLUMNS: Final = (Column("thread", "THREAD", "name"), *_POSITION, _CREATED, NAMESPACE)
 
 
 def history(
@@ -81,15 +81,13 @@ def history(
             pairs.append((info, previous))
     rows = [_checkpoint_row(saver, info, previous) | {"step": steps[info.id]} for info, previous in pairs[:limit]]
 
-    columns: Sequence[Column] = _HISTORY_COLUMNS
     if context.is_pretty:
-        columns = (_BRANCHES, *columns)
         drawings = _draw_branches(infos, [info for info, _ in pairs])
         for row, drawing in zip(rows, drawings, strict=False):  # all rows, or none
             row["branches"] = drawing
     empty = f"thread {config.thread!r} has no matching checkpoints"
     summary = f"{escape(config.thread)}: {pluralize(len(pairs), 'checkpoint')}"
-    return Table(columns, rows, empty=empty, summary=summary)
+    return Table(_HISTORY_COLUMNS, rows, empty=empty, summary=summary)
 
 
 def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointInfo]) -> list[str]:

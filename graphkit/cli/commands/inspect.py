@@ -12,7 +12,15 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph
 from graphkit._saver.status import find_next_time, public_metadata
-from graphkit._saver.writes import ANSWER, UPDATE, find_cancellation, find_failure, time_or_none, waiting_interrupts
+from graphkit._saver.writes import (
+    ANSWER,
+    UPDATE,
+    find_cancellation,
+    find_failure,
+    subgraph_interrupts,
+    time_or_none,
+    waiting_interrupts,
+)
 from graphkit._values.frozen import to_plain
 from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row
 from graphkit.cli.context import CliContext
@@ -140,6 +148,9 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
     """
     writes = saver.get_writes(config)
     waiting = waiting_interrupts(config, writes, checkpoint.created_at)
+    nested = subgraph_interrupts(writes)
+    if nested:
+        waiting += [each for each in saver.interrupts(config.thread) if each.id in nested]
     cancellation = find_cancellation(writes) or {}
     failure = dict(find_failure(writes) or {})
     traceback = failure.pop("traceback", None)

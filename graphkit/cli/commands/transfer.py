@@ -72,8 +72,8 @@ def copy(
         return _copy_within(directory, threads, dry_run=dry_run)
     from graphkit.transfer import copy_threads
 
+    types = _types_of(app)  # first: its module may register the kind of either store
     source = open_store(directory)
-    types = _types_of(app)
     source.register_types(*types)
     chosen = find_chosen(source, threads, released=versions)
     place = hide_passwords(to)
@@ -162,8 +162,8 @@ def export(
     """
     from graphkit.transfer import export_threads
 
-    saver = open_store(directory)
     types = _types_of(app)
+    saver = open_store(directory)
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
     path = Path(output)

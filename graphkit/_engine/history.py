@@ -261,9 +261,8 @@ class RunMetadata:
         self._callers = callers_metadata(config)
         self._graph = graph_metadata(program)
         self._latest: FrozenDict | None = None
-        """Those of the latest checkpoint, if those of the next step differ only in `step`."""
-        self._made: FrozenDict | None = None
-        """What `_latest` becomes once the next checkpoint is stored."""
+        """Those that were made last, if those of the next step differ only in `step`. A saver that has not stored
+        them does not find them at its latest checkpoint, and encodes all of the next ones."""
 
     @property
     def run_id(self) -> str | None:
@@ -280,10 +279,10 @@ class RunMetadata:
             self.common = freeze({**self.common, "clean": False})
             self._latest = None
 
-    def make(self, source: str, step: int, continued: str | None) -> tuple[FrozenDict, FrozenDict | None]:
+    def make(self, source: str, step: int, marks: Mapping[str, Any]) -> tuple[FrozenDict, FrozenDict | None]:
         """Return the metadata of the next checkpoint, and those that differ only in `step`, if known."""
         latest = self._latest
-        is_plain = source == "loop" and continued is None and self.resumed_at is None
+        is_plain = source == "loop" and not marks and self.resumed_at is None
         if is_plain and latest is not None and latest["step"] != step:
             metadata = FrozenDict(latest)
             dict.__setitem__(metadata, "step", step)
@@ -292,16 +291,16 @@ class RunMetadata:
             metadata = FrozenDict({**self.common, "step": step, "source": source})
         # A str and an int do not change the kind; finding it out again would cost O(keys).
         metadata.kind = self.common.kind
-        if continued is not None:
-            metadata._set_frozen(CONTINUED_EXECUTION, continued)  # noqa: SLF001
+        if marks:
+            for key, value in marks.items():
+                metadata._set_frozen(key, value)  # noqa: SLF001
         if self.resumed_at is not None:
             metadata._set_frozen(RESUMED_AT, self.resumed_at.isoformat())  # noqa: SLF001
-        self._made = metadata if is_plain else None
+        self._latest = metadata if is_plain else None
         return metadata, latest
 
     def note_stored(self, source: str) -> None:
         """Note that the checkpoint with the metadata that were made last is stored."""
-        self._latest = self._made
         if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
             self.resumed_at = None
 
@@ -483,8 +482,8 @@ class RunHistory:
             self.control.mailboxes = [latest.id]
         return base  # type: ignore[no-any-return]
 
-    def move_to(self, base: Checkpoint) -> None:
-        """Make a stored checkpoint the base of this run, and its state the state.
+    def go_on_from(self, base: Checkpoint) -> None:
+        """Let a run go on from a stored checkpoint.
 
         Raises:
             GraphRunnerError: the checkpoint belongs to a nested graph, and this run has no outer
@@ -496,6 +495,15 @@ class RunHistory:
                 f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only its outer "
                 f"graph runs: leave checkpoint_ns out; a resume passes answers on to the subgraph that waits",
             )
+        self.move_to(base)
+        self.reporter.post_load(base)
+
+    def move_to(self, base: Checkpoint) -> None:
+        """Make a stored checkpoint the base of a run or an update, and its state the state.
+
+        Raises:
+            GraphRunnerError: its state cannot be taken over.
+        """
         # The base first: an error of the state is reported with the checkpoint that it came from.
         self.base = base
         self.reporter.checkpoint_id = base.id
@@ -534,21 +542,22 @@ class RunHistory:
     def apply(self, plan: ResumePlan) -> None:
         """Move to the position where a resume continues: the checkpoint that `move_to` was given."""
         base = plan.base
-        metadata = self.metadata
-        metadata.resumed_at = self.now()
-        inherited = inherited_metadata(base)
-        own = {"run_id": inherited["run_id"]} if "run_id" in inherited else {}
-        if plan.submission is not None:
-            own = {"run_id": self.new_id()}
-        metadata.begin(own, inherited)
+        self.metadata.resumed_at = self.now()
+        self.inherit(base, plan.step, None if plan.submission is None else self.new_id())
         if not plan.recorded.keys().isdisjoint({FAILURE, RETRIED}):
-            metadata.mark_unclean()
-        self.reporter.step = plan.step
+            self.metadata.mark_unclean()
         self._start_step = plan.step
         self._start_id = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else self.new_id()
         self.writes = {**plan.recorded, **plan.added}
         self.is_saved = True
         self.mark(base.node_id, plan.next_node_id)
+
+    def inherit(self, base: Checkpoint, step: int, run_id: str | None = None) -> None:
+        """Take over the metadata of a checkpoint, with its run id unless there is a new one."""
+        inherited = inherited_metadata(base)
+        run_id = run_id or inherited.get("run_id")
+        self.metadata.begin({} if run_id is None else {"run_id": run_id}, inherited)
+        self.reporter.step = step
 
     def mark(self, node_id: str, next_node_id: str | None) -> None:
         """Make the state the run's position, to which a failed step returns.
@@ -583,12 +592,12 @@ class RunHistory:
         self.reporter.step = position.step
         self.state.restore(position.data, position.changes, position.subgraph_entries)
 
-    def save(self, source: str, continued: str | None = None) -> Steps:
+    def save(self, source: str, marks: Mapping[str, Any] = EMPTY) -> Steps:
         """Store the run's position as a checkpoint.
 
         Args:
             source: the `source` in its metadata.
-            continued: identifies the node execution that has begun at this position, if one has.
+            marks: further metadata of this checkpoint, frozen; see `execution_mark`.
         """
         assert self.saver is not None
         position = self.position
@@ -597,7 +606,7 @@ class RunHistory:
         if position.subgraph_entries is not None:
             data, changes = include_subgraph_updates(data, changes, position.subgraph_entries)
         step = position.step
-        metadata, metadata_base = self.metadata.make(source, step, continued)
+        metadata, metadata_base = self.metadata.make(source, step, marks)
         now = self.clock.now()
         checkpoint = Checkpoint.from_stored(
             id=self.clock.new_id(now // 1_000_000),
@@ -622,7 +631,7 @@ class RunHistory:
                 self.control.mailboxes.append(saved.id)
         self.metadata.note_stored(source)
         self.base = saved
-        self._start_id = continued or saved.id
+        self._start_id = marks.get(CONTINUED_EXECUTION, saved.id)
         self._start_step = step
         # While the request was answered, the thread of another branch may have changed the state. The
         # state then counts its changes from this checkpoint only if it knows the difference.
@@ -660,9 +669,9 @@ class RunHistory:
             # there would be seen by a reader of the older one, so they need a copy that is the latest, and those
             # of the original do not belong to the copy. The base is the latest checkpoint: nothing to do.
             if not self.is_saved:
-                yield from self.save("loop", self.execution_start())
+                yield from self.save("loop", self.execution_mark())
             elif not self.is_latest:
-                yield from self.save("fork", self.execution_start())
+                yield from self.save("fork", self.execution_mark())
                 writes = {**self.writes, **writes}
             combined = {**self._deferred, **writes}
             if combined and self.is_saved:  # else the save failed, and the options say to go on
@@ -865,6 +874,10 @@ class RunHistory:
         # position first, and the metadata of that checkpoint keep "c+2" for a resume.
         steps = self.position.step - self._start_step
         return f"{self._start_id}+{steps}" if steps else self._start_id
+
+    def execution_mark(self) -> Mapping[str, Any]:
+        """Return the metadata of a position at which the current node execution has begun."""
+        return {CONTINUED_EXECUTION: self.execution_start()}
 
     def find_answers(self, key: str) -> tuple[Any, ...] | None:
         """Return the answers to the calls of a node execution that can stop it; see NodeContext.

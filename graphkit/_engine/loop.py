@@ -167,8 +167,7 @@ class Run:
                 state.begin()
                 self.reporter.post_event("state.create", START, {"keys": list(run_input)})
             else:
-                history.move_to(base)
-                self.reporter.post_load(base)
+                history.go_on_from(base)
             state.merge_input(run_input)
         history.begin()
         self.next_node_id = yield from follow_edge(self.state, START)
@@ -447,7 +446,7 @@ class Run:
         failure = error if isinstance(error, Exception) else None
         if history.saver is not None:
             if not history.is_saved:
-                yield from history.save("loop", history.execution_start())
+                yield from history.save("loop", history.execution_mark())
             if history.outer is None:
                 yield from self.control.look_at_stop()
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)

@@ -13,25 +13,12 @@ from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from graphkit._engine.history import (
-    ResumePlan,
-    RunHistory,
-    callers_metadata,
-    checkpoint_not_found,
-    graph_metadata,
-    inherited_metadata,
-)
-from graphkit._engine.requests import Record, Request, Save
+from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found
+from graphkit._engine.requests import Request
 from graphkit._engine.routing import follow_edge
-from graphkit._engine.state import (
-    SUBGRAPH_UPDATES,
-    RunState,
-    include_subgraph_updates,
-    pack_if_marked,
-    unpack_if_marked,
-)
+from graphkit._engine.state import SUBGRAPH_UPDATES, RunState, pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
-from graphkit._records.checkpoint import Checkpoint, to_datetime
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
@@ -92,8 +79,7 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
         if history.requested_config.checkpoint_id:
             hint = f"see get_state_history; {HOW_TO_ANSWER}"
         raise checkpoint_not_found(history.requested_config, hint)
-    history.move_to(base)
-    history.reporter.post_load(base)
+    history.go_on_from(base)
     writes = yield from history.load_writes(base)
     state = history.state
     try:
@@ -449,7 +435,7 @@ def update_state(
         raise checkpoint_not_found(history.requested_config)
     if SUBGRAPH_UPDATES in base.state:  # the update is one more that the outer graph merges
         state.collect_subgraph_updates(outer_channels)
-    state.move_to(base, history.program.options.migrations)
+    history.move_to(base)
     node_id = as_node or base.node_id
     try:
         state.merge(node_id, values)
@@ -467,39 +453,22 @@ def update_state(
     keeps_position = as_node is None and goto is None
     was_cut_short = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
     continues = history.is_latest and not was_cut_short
-    metadata = inherited_metadata(base)
-    metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
-    metadata |= graph_metadata(history.program)
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
-    now = history.clock.now()
-    metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
-    metadata["source"] = "update"
+    marks: dict[str, Any] = {}
     if keeps_position:
         if continues:
-            metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            marks[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
         else:
-            writes = writes_of_copy(writes, to_datetime(now // 1000))
+            writes = writes_of_copy(writes, history.now())
         if SUBMIT in base.metadata:
-            metadata[SUBMIT] = base.metadata[SUBMIT]
+            marks[SUBMIT] = base.metadata[SUBMIT]
         if not has_only_requests(writes):
             # If the process dies before it has recorded the writes, a resume finds them there.
-            metadata[WRITES_TAKEN_FROM] = history.writes_from
-    data = state.data
-    changes = state.changes
-    if state.subgraph_updates is not None:
-        data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
-    checkpoint = Checkpoint.from_stored(
-        id=history.clock.new_id(now // 1_000_000),
-        node_id=node_id,
-        next_node_id=next_node_id,
-        parent_id=base.id,
-        created_us=now // 1000,
-        metadata=freeze(metadata),
-        state=data,
-        changes=changes,
-    )
-    child = yield Save(history.saver, history.config, checkpoint, history.position)
-    child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
-    if keeps_position and writes:
-        yield Record(history.saver, child_config, writes)
-    return child_config
+            marks[WRITES_TAKEN_FROM] = history.writes_from
+    history.inherit(base, 0 if was_interrupted else base.metadata.get("step", 0))
+    history.mark(node_id, next_node_id)
+    yield from history.save("update", marks)
+    if keeps_position:
+        yield from history.record(writes)
+    assert history.base is not None
+    return history.config.replace(checkpoint_id=history.base.id, next_node=next_node_id)

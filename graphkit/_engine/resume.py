@@ -133,7 +133,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
     waiting = unanswered_interrupts(passed)
-    own, nested = split_resume(resume, waiting, subgraph_interrupts(recorded))
+    own, nested = _divide_resume(resume, waiting, subgraph_interrupts(recorded))
     brought, with_private = _read_own_part(state, own, waiting, recorded, (base.node_id, next_node_id), now)
     # The run lock is held, so that no human answers between the look at the clock and the record.
     added = {**answers_of_time(recorded, now), **brought}
@@ -197,15 +197,14 @@ def _read_own_part(
 
     Args:
         state: its graph, and the transient keys.
-        resume: the part of the resume that is for this graph.
+        resume: the part of the resume that is for this graph; its value is a mapping of id to answer.
         waiting: the unanswered interrupts, by id.
         recorded: the pending writes.
         stopped_at: the node that has finished and the next one.
         now: the time.
 
     Raises:
-        GraphRunnerError: the resume has a value that no interrupt waits for, that comes after the
-            deadline, or that cannot be stored.
+        GraphRunnerError: an answer comes after the deadline, or cannot be merged or stored.
     """
     # A declared stop is passed by any resume, with or without an answer. None says so: without it,
     # a crash of the next node would leave the thread waiting for a human who has already acted.
@@ -216,11 +215,7 @@ def _read_own_part(
     }
     updates: dict[str, Any] = {}
     if resume.has_value:
-        if not waiting:
-            raise GraphRunnerError(
-                "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
-            )
-        for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
+        for interrupt_id, answer in resume.value.items():
             when = waiting[interrupt_id]["when"]
             deadline = waiting[interrupt_id].get("deadline")
             if deadline is not None and has_expired(deadline, now):
@@ -254,25 +249,65 @@ def _read_own_part(
     return frozen, with_private
 
 
-def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer to each interrupt that the value of a resume is for.
+def _divide_resume(
+    resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]
+) -> tuple[GraphResume, dict[str, GraphResume]]:
+    """Divide a resume: return the part of a graph itself, and those of the nested graphs that wait, by namespace.
 
-    An answer without an id is for the `interrupt()` call that waits; without one, for all declared stops.
+    The value of the part of the graph itself is a mapping of id to answer.
+
+    Args:
+        resume: what the caller gave.
+        waiting: the unanswered interrupts of the graph itself, by id.
+        nested: the namespaces of the interrupts in nested graphs, by id.
 
     Raises:
-        GraphRunnerError: several node executions wait at an `interrupt()` call.
+        GraphRunnerError: it is ambiguous what the value or the update is for, or nothing waits for a value.
     """
-    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
-        return value
-    inside = {interrupt_id: interrupt for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"}
-    if not inside:
-        return dict.fromkeys(waiting, value)
-    executions = {interrupt.get("key", "") for interrupt in inside.values()}
-    if len(executions) > 1:
-        known = ", ".join(map(repr, waiting))
-        raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}")
-    # A node makes one `interrupt()` call after the other: the first is the one that waits.
-    return {next(iter(inside)): value}
+    asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
+    namespaces = set(nested.values())
+    answers: Mapping[str, Any] = {}
+    values: dict[str, Any] = {}
+    if resume.has_value:
+        value = resume.value
+        known = dict.fromkeys((*waiting, *nested))
+        inside = [interrupt_id for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"]
+        executions = {waiting[interrupt_id].get("key", "") for interrupt_id in inside}
+        if not known:
+            raise GraphRunnerError(
+                "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
+            )
+        if isinstance(value, Mapping) and value and all(key in known for key in value):
+            answers = {interrupt_id: answer for interrupt_id, answer in value.items() if interrupt_id in waiting}
+            for interrupt_id, answer in value.items():
+                if interrupt_id in nested:
+                    values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+        elif len(executions) > 1 or len(namespaces) > 1 or (nested and asks_itself):
+            ids = ", ".join(map(repr, known))
+            raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
+        elif nested:
+            values = dict.fromkeys(namespaces, value)
+        elif inside:
+            # A node makes one `interrupt()` call after the other: the first is the one that waits.
+            answers = {inside[0]: value}
+        else:
+            answers = dict.fromkeys(waiting, value)
+    # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
+    update = resume.update
+    updates: dict[str, Mapping[str, Any] | None] = {}
+    if nested and update is not None and not asks_itself:
+        if len(namespaces) > 1:
+            raise GraphRunnerError(
+                f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "
+                f"change the state of one with update_state at its checkpoint_ns"
+            )
+        updates = dict.fromkeys(namespaces, update)
+        update = None
+    by_namespace = {
+        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
+        for namespace in {*values, *updates}
+    }
+    return GraphResume(answers or ABSENT, update=update), by_namespace
 
 
 # The updates
@@ -330,58 +365,6 @@ def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, A
         if not execution.startswith(f"{history.execution_start()}/"):
             reason = f"the interrupt in subgraph {node.id!r} was already answered, or the run has moved past it"
             raise history.state.make_error(GraphRunnerError, reason, node.id)
-
-
-def split_resume(
-    resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]
-) -> tuple[GraphResume, dict[str, GraphResume]]:
-    """Divide a resume: return the part of a graph itself, and those of the nested graphs that wait, by namespace.
-
-    Args:
-        resume: what the caller gave.
-        waiting: the unanswered interrupts of the graph itself, by id.
-        nested: the namespaces of the interrupts in nested graphs, by id.
-
-    Raises:
-        GraphRunnerError: it is ambiguous which graph the value or the update is for.
-    """
-    if not nested or (not resume.has_value and resume.update is None):
-        return resume, {}
-    value = resume.value
-    own_value: Any = ABSENT
-    asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
-    namespaces = set(nested.values())
-    values: dict[str, Any] = {}
-    known = dict.fromkeys((*waiting, *nested))
-    if isinstance(value, Mapping) and value and all(key in known for key in value):
-        own: dict[str, Any] = {}
-        for interrupt_id, answer in value.items():
-            if interrupt_id in waiting:
-                own[interrupt_id] = answer
-            if interrupt_id in nested:
-                values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
-        own_value = own or ABSENT
-    elif value is not ABSENT:  # without ids, it is for the only interrupt that waits
-        if asks_itself or len(namespaces) > 1:
-            ids = ", ".join(map(repr, known))
-            raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
-        values = dict.fromkeys(namespaces, value)
-    # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
-    own_update = resume.update
-    updates: dict[str, Mapping[str, Any] | None] = {}
-    if resume.update is not None and not asks_itself:
-        if len(namespaces) > 1:
-            raise GraphRunnerError(
-                f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "
-                f"change the state of one with update_state at its checkpoint_ns"
-            )
-        updates = dict.fromkeys(namespaces, resume.update)
-        own_update = None
-    by_namespace = {
-        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
-        for namespace in {*values, *updates}
-    }
-    return GraphResume(own_value, update=own_update), by_namespace
 
 
 # A correction

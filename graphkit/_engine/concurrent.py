@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, Final, final
 
-from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
 from graphkit._to_thread import Outcome, unwrap_outcome
 
@@ -41,8 +41,8 @@ def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
 def run_elsewhere(task: Task) -> Generator[Request, Any, Any]:
     """Run a task on its executor, and wait for it; return its result."""
     ticket = yield Start(task)
-    ((_, result, error),) = yield Wait((ticket,))
-    return unwrap_outcome((result, error))
+    outcomes = yield Wait((ticket,))
+    return unwrap_outcome(outcomes[ticket])
 
 
 @final
@@ -168,9 +168,8 @@ class _Scheduler:
                 raise  # asked to end for the second time
             self.stopped = raised
             return
-        answers: dict[int, list[DoneTask]] = {}
-        for task in done:
-            index = self.waiters.pop(task[0])
-            answers.setdefault(index, []).append(task)
+        answers: dict[int, dict[int, Outcome]] = {}
+        for ticket, outcome in done.items():
+            answers.setdefault(self.waiters.pop(ticket), {})[ticket] = outcome
         # A part with parts of its own waits again for those of its tickets that are not done.
-        self.ready.extend((index, (tasks, None)) for index, tasks in answers.items())
+        self.ready.extend((index, (outcomes, None)) for index, outcomes in answers.items())

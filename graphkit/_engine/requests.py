@@ -107,16 +107,12 @@ class Start(Request):
     task: Task
 
 
-DoneTask = tuple[int, Any, BaseException | None]
-"""A ticket, and the result or error of its task."""
-
-
 @final
 @dataclass(slots=True, eq=False, repr=False)
 class Wait(Request):
     """Wait until at least one of several tasks is done.
 
-    Answer: a DoneTask for each task that is done.
+    Answer: the outcome of each task that is done, by its ticket.
     """
 
     tickets: Collection[int]

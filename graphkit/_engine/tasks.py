@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
-from graphkit._engine.requests import Close, Collected, DoneTask, Next, RunNode, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import Close, Collected, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
@@ -226,9 +226,9 @@ class ThreadPool:
         self.writer = writer
         self.futures = TaskFutures(writer, run_node)
         self.tickets = count()
-        self.done: dict[int, DoneTask] = {}
-        """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the
-        return from `wait` loses nothing."""
+        self.done: dict[int, Outcome] = {}
+        """The outcomes of done tasks, by ticket; kept until a later `wait` leaves them out: a Ctrl-C that
+        interrupts the return from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def start(self, request: Start) -> int:
@@ -240,12 +240,11 @@ class ThreadPool:
         return ticket
 
     def _mark_done(self, ticket: int, task: Task) -> None:
-        result, error = self.futures.collect_outcome(ticket, task)
-        self.done[ticket] = (ticket, result, error)
+        self.done[ticket] = self.futures.collect_outcome(ticket, task)
         self.news.put(None)
 
-    def wait(self, request: Wait) -> list[DoneTask]:
-        """Wait until at least one of several tasks is done; return all of them that are.
+    def wait(self, request: Wait) -> dict[int, Outcome]:
+        """Wait until at least one of several tasks is done; return the outcomes of all of them that are.
 
         Done tasks that are not among them are forgotten.
         """
@@ -258,7 +257,7 @@ class ThreadPool:
             del self.done[ticket]
         while not (done := self.done.keys() & tickets):
             self.news.get()
-        return [self.done[ticket] for ticket in sorted(done)]
+        return {ticket: self.done[ticket] for ticket in sorted(done)}
 
 
 @final
@@ -279,8 +278,8 @@ class AsyncPool:
         self.futures = TaskFutures(writer, call_action)
         self.tickets = count()
         self.running: dict[int, AsyncTask[Outcome]] = {}
-        self.done: dict[int, DoneTask] = {}
-        """Done tasks that `wait` has not returned yet."""
+        self.done: dict[int, Outcome] = {}
+        """The outcomes of done tasks, by ticket, that `wait` has not returned yet."""
         self.news = asyncio.Event()
 
     async def run(self, task: Task) -> Any:
@@ -329,12 +328,11 @@ class AsyncPool:
 
         del self.running[ticket]
         # A task that was cancelled before it began has no outcome.
-        result, error = (None, CancelledError()) if running.cancelled() else running.result()
-        self.done[ticket] = (ticket, result, error)
+        self.done[ticket] = (None, CancelledError()) if running.cancelled() else running.result()
         self.news.set()
 
-    async def wait(self, request: Wait) -> list[DoneTask]:
-        """Wait until at least one of several tasks is done; return all of them that are.
+    async def wait(self, request: Wait) -> dict[int, Outcome]:
+        """Wait until at least one of several tasks is done; return the outcomes of all of them that are.
 
         Raises:
             CancelledError: the run was cancelled. Its async tasks were cancelled too; the others
@@ -353,7 +351,7 @@ class AsyncPool:
             except asyncio.CancelledError:
                 await self._cancel()
                 raise
-        return [self.done.pop(ticket) for ticket in sorted(done)]
+        return {ticket: self.done.pop(ticket) for ticket in sorted(done)}
 
     async def _cancel(self) -> None:
         """Cancel async tasks and tasks that have not started, and wait for the others."""

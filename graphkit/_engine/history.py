@@ -200,7 +200,7 @@ class RunControl:
 
 ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
-PER_CHECKPOINT_KEYS: Final = frozenset(
+_PER_CHECKPOINT_KEYS: Final = frozenset(
     {
         "step",
         "source",
@@ -213,7 +213,7 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
     }
 )
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
-_OF_ENGINE: Final = PER_CHECKPOINT_KEYS | {OUTER_EXECUTION}
+_OF_ENGINE: Final = _PER_CHECKPOINT_KEYS | {OUTER_EXECUTION}
 """The metadata keys by which a resume decides. A caller's value for one of them would mislead it."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
@@ -259,7 +259,10 @@ class RunMetadata:
         self.common = EMPTY if run_id is None else FrozenDict({"run_id": run_id})
         self.resumed_at: datetime | None = None
         self._callers = callers_metadata(config)
-        self._graph = graph_metadata(program)
+        self._graph: dict[str, Any] = {"graph": program.topology.fingerprint}
+        version = len(program.options.migrations)
+        if version:
+            self._graph[SCHEMA_VERSION] = version
         self._latest: FrozenDict | None = None
         """Those that were made last, if those of the next step differ only in `step`. A saver that has not stored
         them does not find them at its latest checkpoint, and encodes all of the next ones."""
@@ -554,7 +557,8 @@ class RunHistory:
 
     def inherit(self, base: Checkpoint, step: int, run_id: str | None = None) -> None:
         """Take over the metadata of a checkpoint, with its run id unless there is a new one."""
-        inherited = inherited_metadata(base)
+        metadata = public_metadata(base.metadata)
+        inherited = {key: value for key, value in metadata.items() if key not in _PER_CHECKPOINT_KEYS}
         run_id = run_id or inherited.get("run_id")
         self.metadata.begin({} if run_id is None else {"run_id": run_id}, inherited)
         self.reporter.step = step
@@ -588,9 +592,8 @@ class RunHistory:
 
     def return_to_position(self) -> None:
         """Drop what a failed step has changed."""
-        position = self.position
-        self.reporter.step = position.step
-        self.state.restore(position.data, position.changes, position.subgraph_entries)
+        self.reporter.step = self.position.step
+        self.state.restore(self.position)
 
     def save(self, source: str, marks: Mapping[str, Any] = EMPTY) -> Steps:
         """Store the run's position as a checkpoint.
@@ -946,24 +949,9 @@ class RunHistory:
         self.reporter.post_event(type, context.node_id or None, data)
 
 
-def graph_metadata(program: Program) -> dict[str, Any]:
-    """Return the metadata that describe the graph which makes a checkpoint."""
-    metadata: dict[str, Any] = {"graph": program.topology.fingerprint}
-    version = len(program.options.migrations)
-    if version:
-        metadata[SCHEMA_VERSION] = version
-    return metadata
-
-
 def callers_metadata(config: RunnableConfig) -> dict[str, Any]:
     """Return the caller's keys of a config that checkpoints have: not those which say something to the engine."""
     return {key: value for key, value in config.metadata.items() if key not in _OF_ENGINE}
-
-
-def inherited_metadata(base: Checkpoint) -> dict[str, Any]:
-    """Return the metadata that later checkpoints inherit: run_id and the caller's keys."""
-    metadata = public_metadata(base.metadata)
-    return {key: value for key, value in metadata.items() if key not in PER_CHECKPOINT_KEYS}
 
 
 def checkpoint_not_found(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundError:

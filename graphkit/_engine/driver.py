@@ -507,7 +507,7 @@ async def adrive_live(
 
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[Any] = asyncio.Queue()
-    answers: asyncio.Queue[bool] = asyncio.Queue()
+    requests: asyncio.Queue[bool] = asyncio.Queue()
 
     def tell(item: Any) -> None:
         # The outputs take the same way as values of other threads, and so keep their places among them.
@@ -515,27 +515,25 @@ async def adrive_live(
 
     async def drive() -> None:
         try:
-            async for output in outputs:
-                tell(output)
-                goes_on = await answers.get()
-                if not goes_on:
-                    break
+            while await requests.get():
+                tell(await anext(outputs, _END))
         finally:
             await outputs.aclose()
             tell(_END)
 
     listen(lambda value: tell(Dispatched(value)))
+    requests.put_nowait(True)
     task = asyncio.ensure_future(drive())
     try:
         while (item := await news.get()) is not _END:
             yield item
             if not isinstance(item, Dispatched):
-                answers.put_nowait(True)
+                requests.put_nowait(True)
     except asyncio.CancelledError:
         task.cancel()
         raise
     finally:
-        answers.put_nowait(False)
+        requests.put_nowait(False)
         await wait_until_done((task,))
         if not task.cancelled():
             task.result()

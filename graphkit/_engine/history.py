@@ -822,13 +822,11 @@ class RunHistory:
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
-        writes = dict(self._deferred)
-        if self.outer is None:
-            writes.update(self.grant_requests())
+        writes = self.grant_requests() if self.outer is None else {}
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
             writes[FAILURE] = make_failure(failure, node_id, self.now())
-        if writes:
+        if writes or self._deferred:
             yield from self.record(writes)
 
     def grant_requests(self) -> dict[str, Any]:
@@ -923,7 +921,7 @@ class RunHistory:
 
     def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
         """Return whether `once` has recorded a result under a key, and the result."""
-        result = self.writes.get(f"{ONCE}{context.key}:{key}", ABSENT)
+        result = self.writes.get(name_result(context, key), ABSENT)
         return result is not ABSENT, result
 
     def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
@@ -934,7 +932,7 @@ class RunHistory:
             raise GraphRunnerError(f"the result of once({key!r}) cannot be stored: {error}") from error
         # Not a request of the node's own run: the node has not returned yet. The driver answers it on
         # this thread, and holds the lock under which the run itself stores.
-        self.perform(self.record({f"{ONCE}{context.key}:{key}": frozen}))
+        self.perform(self.record({name_result(context, key): frozen}))
         return frozen
 
     def is_cancelled(self) -> bool:
@@ -947,6 +945,11 @@ class RunHistory:
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event of a node to the observers of the run."""
         self.reporter.post_event(type, context.node_id or None, data)
+
+
+def name_result(context: NodeContext, key: str) -> str:
+    """Name the pending write with a result of `once`."""
+    return f"{ONCE}{context.key}:{key}"
 
 
 def callers_metadata(config: RunnableConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ item of a map is `2`; nested positions are joined, as in `a.1.b.0`. The key is t
 execution is repeated. What was recorded under it is found again: finished tasks, answers, results
 of `once`.
 
-Forks and maps consist of node executions of their own, which `run_concurrently` advances. They are
+Forks and maps consist of node executions of their own, which a `Scheduler` advances. They are
 in this module because each may contain the others: a branch may pass a map, and another fork.
 """
 
@@ -23,7 +23,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._engine.concurrent import run_concurrently, run_elsewhere
+from graphkit._engine.concurrent import Scheduler, run_elsewhere
 from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Next, Request, RunNode, Steps
@@ -180,7 +180,7 @@ class NodeRunner:
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
         # of the saver is no failure of the node, and keeps its class.
         try:
-            task = RunNode(node.action, argument, history.config, context, executor)
+            task = RunNode(context, executor, node.action, argument, history.config)
             is_alone = executor is None and not key and not history.is_in_branch
             result = (yield task) if is_alone else (yield from run_elsewhere(task))
             if result.__class__ in _GENERATORS:
@@ -240,7 +240,7 @@ class NodeRunner:
                 if source.__class__ is Collected:
                     chunk = source.chunks.pop(0)
                 else:
-                    task = Next(source, context)
+                    task = Next(context, None, source)
                     chunk = (yield task) if is_alone else (yield from run_elsewhere(task))
                 if chunk.__class__ is Ended:
                     is_over = True
@@ -303,9 +303,9 @@ class NodeRunner:
             parts: the branches or items.
             limit: how many of them run at the same time, at most; the config of the run may allow fewer.
         """
-        limits = [number for number in (limit, self.history.config.max_concurrency) if number is not None]
+        limits = (limit, self.history.config.max_concurrency, len(parts))
         self.reporter.post_event("parallel.start", node_id, {"tasks": len(parts)})
-        yield from run_concurrently(parts, min(limits, default=None))
+        yield from Scheduler(parts, min(number for number in limits if number is not None)).steps()
         self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
 
     def post_overwrites(self, node_id: str, written: Sequence[tuple[str, Collection[str]]]) -> None:

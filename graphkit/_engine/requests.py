@@ -46,10 +46,9 @@ class Request:
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Task(Request):
     """A call of user code that may take long and may run concurrently; may raise GraphInterrupt."""
-
-    __slots__ = ()
 
     context: NodeContext
     executor: Executor | None
@@ -69,18 +68,14 @@ class RunNode(Task):
     argument: Any
     """The state, or the item of a map."""
     config: RunnableConfig
-    context: NodeContext
-    executor: Executor | None
 
 
 @final
 @dataclass(slots=True, eq=False, repr=False)
 class Next(Task):
-    """Get the next chunk of a generator node. Answer: the chunk, or Ended."""
+    """Get the next chunk of a generator node, which no executor can do. Answer: the chunk, or Ended."""
 
     generator: Any
-    context: NodeContext
-    executor: None = None
 
 
 @final

@@ -103,7 +103,8 @@ class RunControl:
         next_look: when the run looks into the store again, in seconds of its clock; 0 before `begin`.
         pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
             signal handler.
-        granted: the pending writes that withdraw the requests that the run has found.
+        granted: the pending writes with which the requests take effect that the run has found: each is withdrawn,
+            so that a resume from there does not find it again.
         cancellation: why the run is cancelled, {reason, at}; None if it is not.
         mailboxes: the checkpoints at which requests may have been recorded since the last look.
         noted_error: the error that has a note about the node where it was raised.
@@ -121,7 +122,7 @@ class RunControl:
         waits for longer, and finds that it has ended."""
         self.pause_requested = False
         self._has_left_work = False
-        self.granted: dict[str, None] = {}
+        self.granted: dict[str, Any] = {}
         self.cancellation: Mapping[str, Any] | None = None
         self.mailboxes: list[str] = []
         self.noted_error: BaseException | None = None
@@ -187,7 +188,7 @@ class RunControl:
             cancellation = writes.get(CANCEL_REQUEST)
             if isinstance(cancellation, Mapping):
                 self.cancellation = cancellation
-                self.granted[CANCEL_REQUEST] = None
+                self.granted |= {CANCEL_REQUEST: None, CANCELLED: cancellation}
             if writes.get(PAUSE_REQUEST) is not None:
                 self.granted[PAUSE_REQUEST] = None
             if self.granted:
@@ -822,21 +823,12 @@ class RunHistory:
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
-        writes = self.grant_requests() if self.outer is None else {}
+        writes = dict(self.control.granted) if self.outer is None else {}
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
             writes[FAILURE] = make_failure(failure, node_id, self.now())
         if writes or self._deferred:
             yield from self.record(writes)
-
-    def grant_requests(self) -> dict[str, Any]:
-        """Return the pending writes with which the requests take effect that the outermost run has found."""
-        control = self.control
-        # A resume from here must not find them again.
-        writes: dict[str, Any] = dict(control.granted)
-        if control.cancellation is not None:
-            writes[CANCELLED] = control.cancellation
-        return writes
 
     def record_refused_value(self, error: Exception, next_node_id: str | None) -> Steps:
         """Record that the run failed because a value cannot be stored; the store itself works."""

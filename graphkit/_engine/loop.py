@@ -493,7 +493,7 @@ class Run:
         if history.outer is None:
             yield from self.control.look_at_stop()
             if self.control.granted:
-                yield from history.record(history.grant_requests())
+                yield from history.record(self.control.granted)
         cancellation = self.control.cancellation
         own_stops = unanswered_stops(history.writes)
         leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts

@@ -207,7 +207,7 @@ class TaskFutures:
             future = self.by_ticket.get(ticket)
             # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
             # that starts in between is not cancelled, and the mark has no effect.
-            if future is not None and not future.running() and ticket not in self.withdrawn:
+            if future is not None and not future.running():
                 self.withdrawn.add(ticket)
                 future.cancel()
 

@@ -679,7 +679,7 @@ class RunHistory:
                 writes = {**self.writes, **writes}
             combined = {**self._deferred, **writes}
             if combined and self.is_saved:  # else the save failed, and the options say to go on
-                yield Record(self.saver, self._base_config(), combined)
+                yield Record(self.saver, self.base_config, combined)
                 # Not a new dict: a branch may have deferred more in the meantime, and may just be about to.
                 for key in combined:
                     self._deferred.pop(key, None)
@@ -782,8 +782,7 @@ class RunHistory:
         resolved: dict[str, Any] = {}
         # Calls are counted, and a record normally belongs to the first call that has no answer. It has a
         # number only if calls before it are not recorded: timers whose time had passed at once.
-        answers = self.find_answers(key)
-        if answers is not None and terms.call != len(answers):
+        if terms.call != len(self.find_answers(key)):
             resolved["call"] = terms.call
         if "call" in known:
             resolved["call"] = known["call"]
@@ -839,11 +838,12 @@ class RunHistory:
             return
         assert self.saver is not None
         node_id = next_node_id if self.is_saved else self.position.node_id
-        yield Record(self.saver, self._base_config(), {FAILURE: make_failure(error, node_id, self.now())})
+        yield Record(self.saver, self.base_config, {FAILURE: make_failure(error, node_id, self.now())})
 
-    def _base_config(self) -> RunnableConfig:
-        assert self.base is not None
-        return self.config.with_check_point_id(self.base.id)
+    @property
+    def base_config(self) -> RunnableConfig:
+        """Names the latest stored checkpoint on this run's line; no checkpoint without one."""
+        return self.config if self.base is None else self.config.with_check_point_id(self.base.id)
 
     # What depends on how much is stored
 
@@ -872,13 +872,13 @@ class RunHistory:
         """Return the metadata of a position at which the current node execution has begun."""
         return {CONTINUED_EXECUTION: self.execution_start()}
 
-    def find_answers(self, key: str) -> tuple[Any, ...] | None:
+    def find_answers(self, key: str) -> tuple[Any, ...]:
         """Return the answers to the calls of a node execution that can stop it; see NodeContext.
 
         They are in the order of the calls, and end before the first call that has no answer yet.
 
-        Returns:
-            The answers; None if that call is a timer, so that there is nothing to execute.
+        Raises:
+            Halt: that call is a timer that is not due, so the code before it need not run again.
         """
         writes = self.writes.copy()  # other branches record, from other threads too
         answers: list[Any] = []
@@ -890,7 +890,7 @@ class RunHistory:
             answer = writes.get(ANSWER + stop_id, ABSENT)
             if answer is ABSENT:
                 if "due" in stop:
-                    return None
+                    raise Halt
                 break
             if is_expired(writes.get(RESUMED + stop_id)):
                 answer = Expired(stop["deadline"])

@@ -33,7 +33,7 @@ from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, Release, Request, Steps
-from graphkit._engine.resume import merge_updates, prepare_resume
+from graphkit._engine.resume import merge_updates, post_resume, prepare_resume
 from graphkit._engine.routing import follow_edge, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
@@ -215,8 +215,7 @@ class Run:
             # At once, also with durability="exit": the thread would stay queued while its run goes on.
             yield from history.save("input")
             return True
-        run_id = history.metadata.run_id
-        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.recorded, plan.added)
+        post_resume(history, plan)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:
@@ -561,10 +560,7 @@ class Run:
             output.due = interrupt["due"]
             output.metadata = freeze({"reason": "timer"})
             return output
-        config = history.config
-        if history.base is not None:
-            config = config.with_check_point_id(history.base.id)
-        output.waiting = to_waiting_interrupt(config, interrupt_id, interrupt)
+        output.waiting = to_waiting_interrupt(history.base_config, interrupt_id, interrupt)
         return output
 
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.

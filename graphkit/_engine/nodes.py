@@ -122,7 +122,7 @@ class NodeRunner:
 
     def _prepare(self, node: Node, key: str) -> Steps:
         """Call the before-hooks of a node; ask an InterruptableAction, which stops the run by returning metadata."""
-        self._find_answers(key)  # halts before the hooks, and not only before the action
+        self.history.find_answers(key)  # may halt: before the hooks, and not only before the action
         for hook in node.before_hooks:
             arguments = (node.id, self.state.view(), self.history.config)
             update = yield from self._call_hook(node.id, hook, *arguments)
@@ -174,7 +174,7 @@ class NodeRunner:
         if is_remote and not (history.is_saved and history.stores_at_exit):
             # Another process can record writes only at a checkpoint.
             yield from history.record({})
-        answers = self._find_answers(key) if history.writes else ()
+        answers = history.find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
@@ -216,17 +216,6 @@ class NodeRunner:
         if context.outputs:
             self.dispatched_outputs += self._dispatched_by(node, context)
         return result
-
-    def _find_answers(self, key: str) -> tuple[Any, ...]:
-        """Return the answers that a node execution finds.
-
-        Raises:
-            Halt: it waits for a timer that is not due, so the code before it need not run again.
-        """
-        answers = self.history.find_answers(key)
-        if answers is None:
-            raise Halt
-        return answers
 
     # Outputs of a node while it runs
 

@@ -31,6 +31,7 @@ from graphkit._saver.writes import (
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
+    RESUMED,
     STOP_PREFIXES,
     SUBMIT,
     UPDATE,
@@ -340,6 +341,27 @@ def merge_updates(state: RunState, plan: ResumePlan) -> None:
             raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error.__cause__
 
 
+def post_resume(history: RunHistory, plan: ResumePlan) -> None:
+    """Post that the run resumes, and with which answers: those of the resume, and those that were stored before."""
+    post_event = history.reporter.post_event
+    next_node_id = plan.next_node_id
+    data = {
+        "run_id": history.metadata.run_id,
+        "checkpoint_node": plan.base.node_id,
+        "resume_node": next_node_id,
+    }
+    post_event("checkpoint.resume", next_node_id, data)
+    for interrupt_id, interrupt in interrupts_in(plan.recorded).items():
+        taken = plan.added.get(RESUMED + interrupt_id)
+        if taken is None:  # it waits, or an earlier resume took its answer
+            continue
+        answer = plan.added.get(ANSWER + interrupt_id, plan.recorded.get(ANSWER + interrupt_id))
+        if answer is None and interrupt["when"] != "inside":  # a declared stop, passed without an answer
+            continue
+        by = "deadline" if isinstance(taken, Mapping) else "human"
+        post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})
+
+
 # Nested graphs
 
 
@@ -453,5 +475,4 @@ def update_state(
     yield from history.save("update", marks)
     if keeps_position:
         yield from history.record(writes)
-    assert history.base is not None
-    return history.config.replace(checkpoint_id=history.base.id, next_node=next_node_id)
+    return history.base_config.replace(next_node=next_node_id)

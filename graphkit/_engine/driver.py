@@ -111,7 +111,7 @@ class DriverLocks:
 
     Attributes:
         outside_context: the node context of what the run calls outside any node (edges, hooks and
-            releases). A saver learns from its `held_locks` which locks the run holds.
+            releases). Its `held_locks` has the keys of these locks, and of those that the outer runs hold.
     """
 
     def __init__(self, history: RunHistory, *, is_run: bool) -> None:
@@ -152,14 +152,10 @@ class DriverLocks:
             self._prepared.append(partial(held.serialize_runs, config.thread, float(timeout)))
         self._hold_keys({key, key_of_namespace})
 
-    @property
-    def held_keys(self) -> frozenset[object]:
-        """The keys of these locks, and of those that the outer runs hold."""
-        return self.outside_context.held_locks
-
     def _hold_keys(self, keys: set[object]) -> None:
         # A new context, because threads of nodes may be reading the old one.
-        self.outside_context = NodeContext("", (), self.held_keys | keys, journal=self.outside_context.journal)
+        old = self.outside_context
+        self.outside_context = NodeContext("", (), old.held_locks | keys, journal=old.journal)
 
     @property
     def is_held(self) -> bool:
@@ -178,7 +174,7 @@ class DriverLocks:
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
         key = request.saver.run_lock_key(request.config)
-        if key not in self.held_keys:
+        if key not in self.outside_context.held_locks:
             self._enter(request.saver.run_lock(request.config))
             self._hold_keys({key})
 
@@ -242,7 +238,7 @@ class Driver:
         if time is not None:
             # In nanoseconds, from a clock that `compile(clock=)` was given.
             clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
-        history.attach(self.locks.held_keys, self.writer.perform, clock)
+        history.attach(self.locks.outside_context.held_locks, self.writer.perform, clock)
 
     def drive(self, steps: Generator[Request, Any, Any]) -> Generator[NodeOutput, None, None]:
         """Run to the end and yield the outputs.

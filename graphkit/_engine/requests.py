@@ -145,21 +145,15 @@ class SaverRequest(Request):
 class Hold(SaverRequest):
     """Hold the run lock of another saver too, until the run stops. Answer: None."""
 
-    __slots__ = ()
-
 
 @final
 class Load(SaverRequest):
     """Read a checkpoint. Answer: the checkpoint, or None."""
 
-    __slots__ = ()
-
 
 @final
 class LoadWrites(SaverRequest):
     """Read the pending writes of a checkpoint. Answer: a mapping."""
-
-    __slots__ = ()
 
 
 @final
@@ -211,8 +205,6 @@ class Record(SaverRequest):
 class Release(SaverRequest):
     """Release a thread in a saver. Answer: None."""
 
-    __slots__ = ()
-
 
 @final
 class Discard(SaverRequest):
@@ -221,14 +213,10 @@ class Discard(SaverRequest):
     Answer: None. A failure is posted as an event and logged; it does not fail the run.
     """
 
-    __slots__ = ()
-
 
 @final
 class Finish(Request):
     """Flush, and release the run locks: the run has stopped. Answer: None."""
-
-    __slots__ = ()
 
 
 @final

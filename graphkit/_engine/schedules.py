@@ -348,11 +348,10 @@ class ScheduleAgenda:
         if not self._entries:
             return _NEVER
         now = self._now()
-        seconds = self._longest_wait
-        for entry in self._entries.values():
-            remaining = max((entry.due - now).total_seconds(), entry.retry_at - monotonic())
-            seconds = min(seconds, remaining)
-        return max(0.0, seconds)
+        waits = [
+            max((entry.due - now).total_seconds(), entry.retry_at - monotonic()) for entry in self._entries.values()
+        ]
+        return max(0.0, min(self._longest_wait, *waits))
 
     def submit_due(self) -> list[str]:
         """Submit the runs that are due; return their threads. Errors are logged, and tried again."""

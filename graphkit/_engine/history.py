@@ -214,7 +214,7 @@ _PER_CHECKPOINT_KEYS: Final = frozenset(
     }
 )
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
-_OF_ENGINE: Final = _PER_CHECKPOINT_KEYS | {OUTER_EXECUTION}
+_OF_ENGINE: Final = _PER_CHECKPOINT_KEYS | {OUTER_EXECUTION, "run_id"}
 """The metadata keys by which a resume decides. A caller's value for one of them would mislead it."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""

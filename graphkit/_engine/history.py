@@ -199,7 +199,7 @@ class RunControl:
 
 # What is stored
 
-ONCE: Final = "once:"
+_ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
 _PER_CHECKPOINT_KEYS: Final = frozenset(
     {
@@ -544,7 +544,7 @@ class RunHistory:
         self.metadata.begin(own)
 
     def apply(self, plan: ResumePlan) -> None:
-        """Move to the position where a resume continues: the checkpoint that `move_to` was given."""
+        """Move to the position where a resume continues: the checkpoint that `go_on_from` was given."""
         base = plan.base
         self.metadata.resumed_at = self.now()
         self.inherit(base, plan.step, None if plan.submission is None else self.new_id())
@@ -557,7 +557,7 @@ class RunHistory:
         self.mark(base.node_id, plan.next_node_id)
 
     def inherit(self, base: Checkpoint, step: int, run_id: str | None = None) -> None:
-        """Take over the metadata of a checkpoint, with its run id unless there is a new one."""
+        """Take over the metadata of a checkpoint, with its run id unless there is a new one; count on from `step`."""
         metadata = public_metadata(base.metadata)
         inherited = {key: value for key, value in metadata.items() if key not in _PER_CHECKPOINT_KEYS}
         run_id = run_id or inherited.get("run_id")
@@ -941,7 +941,7 @@ class RunHistory:
 
 def name_result(context: NodeContext, key: str) -> str:
     """Name the pending write with a result of `once`."""
-    return f"{ONCE}{context.key}:{key}"
+    return f"{_ONCE}{context.key}:{key}"
 
 
 def callers_metadata(config: RunnableConfig) -> dict[str, Any]:

@@ -207,11 +207,7 @@ class Driver:
         result: what the loop returned, once it has ended.
     """
 
-    def __init__(
-        self,
-        history: RunHistory,
-        active: set[RunHistory] | None = None,
-    ) -> None:
+    def __init__(self, history: RunHistory, active: set[RunHistory] | None = None) -> None:
         """Prepare to drive a run, or an update.
 
         Args:
@@ -468,8 +464,7 @@ Item = NodeOutput[Any] | Dispatched
 
 
 def drive_live(
-    outputs: Generator[NodeOutput[Any], None, None],
-    listen: Callable[[Callable[[Any], None]], None],
+    outputs: Generator[NodeOutput[Any], None, None], listen: Callable[[Callable[[Any], None]], None]
 ) -> Generator[Item, None, None]:
     """Drive a run on a thread; yield its outputs and, as they come, the values of its nodes.
 

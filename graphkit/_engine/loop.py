@@ -101,12 +101,7 @@ class Run:
         self.state = history.state
         self.reporter = history.reporter
         self.control = history.control
-        self.runner = NodeRunner(
-            history,
-            history.state,
-            executor=executor,
-            run_subgraph=self._run_subgraph,
-        )
+        self.runner = NodeRunner(history, history.state, executor=executor, run_subgraph=self._run_subgraph)
         self.run_input = run_input
         self.next_node_id: str | None = None
         self.may_stop = True

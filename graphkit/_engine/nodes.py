@@ -31,7 +31,7 @@ from graphkit._engine.routing import call_user, follow_edge, resolve_goto
 from graphkit._engine.state import RunState, keys_of, pack, unpack
 from graphkit._plan.calls import Ended
 from graphkit._plan.topology import Call, Fork, Node, StateItems
-from graphkit._records.context import GraphInterrupt, NodeContext
+from graphkit._records.context import ABSENT, GraphInterrupt, NodeContext
 from graphkit._records.output import Command, InterruptionMetadata, MapProgress, NodeOutput, StreamingOutput
 from graphkit._saver.writes import ANSWER, ITEMS, RETRIED, TASK, stops_in
 from graphkit._values.channels import Channel
@@ -405,8 +405,7 @@ class _Branch:
     def changed_private(self) -> dict[str, Any]:
         """Return the transient keys that have another value than at the branch's start."""
         initial = self.initial_private
-        absent = object()
-        return {key: value for key, value in self.state.private.items() if value is not initial.get(key, absent)}
+        return {key: value for key, value in self.state.private.items() if value is not initial.get(key, ABSENT)}
 
     def _take_step(self, node_id: str, key: str) -> Generator[Request, Any, str]:
         """Execute the next node or fork, unless its result is recorded; return what follows it."""
@@ -443,8 +442,7 @@ class _Branch:
         }
         yield from history.record_or_defer({TASK + key: task})
         runner.reporter.finished_nodes.append(node.id)
-        if runner.dispatched_outputs:
-            yield from runner.emit_all(runner.dispatched_outputs)
+        yield from runner.emit_all(runner.dispatched_outputs)
         return next_node_id
 
     def _find_next(self, node: Node, goto: Goto) -> Generator[Request, Any, str]:
@@ -626,8 +624,7 @@ class _MapExecution:
             # The caller may close the stream at any output that is emitted before the checkpoint.
             may_wait = self.is_stored_next and self.unfinished == 0 and not runner.dispatched_outputs
             yield from self.history.record_or_defer({TASK + key: task}, may_wait=may_wait)
-            if runner.dispatched_outputs:
-                yield from runner.emit_all(runner.dispatched_outputs)
+            yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]
         if "failed" in task:
             self.failures[index] = MapFailure(index, item, task["failed"])

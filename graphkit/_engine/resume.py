@@ -172,15 +172,15 @@ def _find_kept_stops(
     Those of a nested run, if the outer run has not recorded them, or if the resume answers something else. Those
     of any run, if an update or a rollback has died, so that its checkpoint lacks the stops of the one before.
     """
+    stops = {
+        stop_id
+        for stop_id, stop in unanswered_interrupts(recorded).items()
+        if stop["when"] in DECLARED_STOPS and not is_pause(stop)
+    }
+    if history.passable_stops is not None:
+        return stops - history.passable_stops
     was_shown = resume.has_value or not history.is_latest or history.writes_from == base.id
-    kept_stops: set[str] = set()
-    for interrupt_id, interrupt in unanswered_interrupts(recorded).items():
-        is_passable = was_shown
-        if history.passable_stops is not None:
-            is_passable = interrupt_id in history.passable_stops
-        if interrupt["when"] in DECLARED_STOPS and not is_pause(interrupt) and not is_passable:
-            kept_stops.add(interrupt_id)
-    return kept_stops
+    return set() if was_shown else stops
 
 
 def _read_own_part(
@@ -317,15 +317,10 @@ def _divide_resume(
 def _find_updates(writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the updates among pending writes: those of resumes, and answers to declared stops."""
     interrupts = interrupts_in(writes)
-    updates: dict[str, Mapping[str, Any]] = {}
-    for key, value in writes.items():
-        if key.startswith(UPDATE):
-            updates[key] = value
-        elif value is not None and key.startswith(ANSWER):
-            interrupt = interrupts.get(key.removeprefix(ANSWER))
-            if interrupt is not None and interrupt["when"] != "inside":
-                updates[key] = value
-    return updates
+    declared = {ANSWER + stop_id for stop_id, stop in interrupts.items() if stop["when"] != "inside"}
+    return {
+        key: value for key, value in writes.items() if key.startswith(UPDATE) or (key in declared and value is not None)
+    }
 
 
 def merge_updates(state: RunState, plan: ResumePlan) -> None:
@@ -345,11 +340,7 @@ def post_resume(history: RunHistory, plan: ResumePlan) -> None:
     """Post that the run resumes, and with which answers: those of the resume, and those that were stored before."""
     post_event = history.reporter.post_event
     next_node_id = plan.next_node_id
-    data = {
-        "run_id": history.metadata.run_id,
-        "checkpoint_node": plan.base.node_id,
-        "resume_node": next_node_id,
-    }
+    data = {"run_id": history.metadata.run_id, "checkpoint_node": plan.base.node_id, "resume_node": next_node_id}
     post_event("checkpoint.resume", next_node_id, data)
     for interrupt_id, interrupt in interrupts_in(plan.recorded).items():
         taken = plan.added.get(RESUMED + interrupt_id)

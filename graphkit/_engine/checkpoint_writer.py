@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Queue
 from typing import Any, Final, final
@@ -93,30 +93,27 @@ class CheckpointWriter:
                 position.stored = save.checkpoint
             return position.stored
 
-    async def asave(self, save: Save) -> Checkpoint | None:
-        """As `save`; a cancellation is held back."""
-        if self._must_store_on_thread:
-            return await self.cancellation.complete_in_thread(self.save, save)
-        is_stored = await self._awrite(save.saver.aput, save.checkpoint, save)
-        return save.checkpoint if is_stored else None
-
     def record(self, record: Record) -> None:
         """Record pending writes."""
         with self.lock:
             self._write(record.saver.put_writes, record.writes, record, self.queue)
 
-    async def arecord(self, record: Record) -> None:
-        """As `record`; a cancellation is held back."""
-        if self._must_store_on_thread:
-            await self.cancellation.complete_in_thread(self.record, record)
-        else:
-            await self._awrite(record.saver.aput_writes, record.writes, record)
-
-    @property
-    def _must_store_on_thread(self) -> bool:
-        # With a queue or with concurrent tasks, other threads store too: they share the lock and the
-        # order of `save`, which may block. Otherwise the saver's own async form is used.
-        return self.queue is not None or self.is_shared
+    async def astore(self, request: Save | Record) -> Checkpoint | None:
+        """As `save` or `record`; a cancellation is held back."""
+        if self.queue is not None or self.is_shared:
+            # Other threads store too: they share the lock and the order of `save`, which may block.
+            store: Callable[[Any], Checkpoint | None] = self.answers()[request.__class__]
+            return await self.cancellation.complete_in_thread(store, request)
+        saver = request.saver
+        try:
+            if isinstance(request, Save):
+                await self.cancellation.complete(saver.aput(request.config, request.checkpoint))
+            else:
+                await self.cancellation.complete(saver.aput_writes(request.config, request.writes))
+        except (CheckpointerError, OSError) as error:
+            self._handle_failure(error, request)
+            return None
+        return request.checkpoint if isinstance(request, Save) else None
 
     def _write(
         self,
@@ -132,17 +129,6 @@ class CheckpointWriter:
             return True
         try:
             put(request.config, value)
-        except (CheckpointerError, OSError) as error:
-            self._handle_failure(error, request)
-            return False
-        return True
-
-    async def _awrite(
-        self, put: Callable[[RunnableConfig, Any], Coroutine[Any, Any, object]], value: Any, request: Save | Record
-    ) -> bool:
-        """Await a put; return False if it failed and the run goes on."""
-        try:
-            await self.cancellation.complete(put(request.config, value))
         except (CheckpointerError, OSError) as error:
             self._handle_failure(error, request)
             return False

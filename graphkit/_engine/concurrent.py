@@ -1,6 +1,6 @@
 """Runs several generators of requests concurrently: branches of a fork, items of a map.
 
-`run_concurrently` is a generator like the loop that it serves. A part starts its tasks, and while it
+`Scheduler.steps` is a generator like the loop that it serves. A part starts its tasks, and while it
 waits for them the other parts go on. Every other request is passed on and answered at once. So only
 calls of user code are concurrent, and the engine is not. A part may itself run parts concurrently;
 then it waits for tickets as this generator does, and the waits add up.
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, Final, final
 
-from graphkit._engine.requests import DoneTask, Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
+from graphkit._engine.requests import Emit, Record, Request, Start, Steps, Stop, Task, Wait, Withdraw
 from graphkit._records.context import GraphInterrupt
 from graphkit._to_thread import Outcome, unwrap_outcome
 
@@ -25,38 +25,23 @@ _BEGIN: Final[Outcome] = (None, None)
 """What a part is sent first."""
 
 
-def run_concurrently(parts: Sequence[Steps], limit: int | None = None) -> Steps:
-    """Run parts to their ends, at most `limit` at the same time.
-
-    Once a part has failed, or the run has to end, no part starts another task. Tasks that run
-    already are waited for and keep their results.
-
-    Raises:
-        BaseException: what was thrown in to end the run; otherwise the failure of the first failed
-            part, in their order.
-    """
-    yield from _Scheduler(parts, limit).steps()
-
-
 def run_elsewhere(task: Task) -> Generator[Request, Any, Any]:
     """Run a task on its executor, and wait for it; return its result."""
     ticket = yield Start(task)
-    ((_, result, error),) = yield Wait((ticket,))
-    return unwrap_outcome((result, error))
+    outcomes = yield Wait((ticket,))
+    return unwrap_outcome(outcomes[ticket])
 
 
 @final
-class _Scheduler:
+class Scheduler:
     """The parts of one fork or map, and what each of them waits for."""
 
-    def __init__(self, parts: Sequence[Steps], limit: int | None) -> None:
+    def __init__(self, parts: Sequence[Steps], limit: int) -> None:
+        """Prepare to run parts, at most `limit` at the same time."""
         self.parts = parts
-        first = len(parts)
-        if limit is not None:
-            first = min(limit, first)
-        self.ready: deque[tuple[int, Outcome]] = deque((index, _BEGIN) for index in range(first))
+        self.ready: deque[tuple[int, Outcome]] = deque((index, _BEGIN) for index in range(limit))
         """The parts that can go on, with the answers to their requests."""
-        self.next_index = first
+        self.next_index = limit
         """The first part that has not started; it starts when another one has ended."""
         self.waiters: dict[int, int] = {}
         """The part that waits for each ticket: of a task that it has started, or that one of its own parts has."""
@@ -68,6 +53,15 @@ class _Scheduler:
         """What was thrown in to end the run."""
 
     def steps(self) -> Steps:
+        """Run the parts to their ends.
+
+        Once a part has failed, or the run has to end, no part starts another task. Tasks that run
+        already are waited for and keep their results.
+
+        Raises:
+            BaseException: what was thrown in to end the run; otherwise the failure of the first failed
+                part, in their order.
+        """
         # A round: all ready parts go on until each waits; their records become one request; then the
         # driver waits for a task. Records come before the wait, so what has finished is stored while
         # the other tasks run.
@@ -168,9 +162,8 @@ class _Scheduler:
                 raise  # asked to end for the second time
             self.stopped = raised
             return
-        answers: dict[int, list[DoneTask]] = {}
-        for task in done:
-            index = self.waiters.pop(task[0])
-            answers.setdefault(index, []).append(task)
+        answers: dict[int, dict[int, Outcome]] = {}
+        for ticket, outcome in done.items():
+            answers.setdefault(self.waiters.pop(ticket), {})[ticket] = outcome
         # A part with parts of its own waits again for those of its tickets that are not done.
-        self.ready.extend((index, (tasks, None)) for index, tasks in answers.items())
+        self.ready.extend((index, (outcomes, None)) for index, outcomes in answers.items())

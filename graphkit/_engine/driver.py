@@ -111,7 +111,7 @@ class DriverLocks:
 
     Attributes:
         outside_context: the node context of what the run calls outside any node (edges, hooks and
-            releases). A saver learns from its `held_locks` which locks the run holds.
+            releases). Its `held_locks` has the keys of these locks, and of those that the outer runs hold.
     """
 
     def __init__(self, history: RunHistory, *, is_run: bool) -> None:
@@ -152,14 +152,10 @@ class DriverLocks:
             self._prepared.append(partial(held.serialize_runs, config.thread, float(timeout)))
         self._hold_keys({key, key_of_namespace})
 
-    @property
-    def held_keys(self) -> frozenset[object]:
-        """The keys of these locks, and of those that the outer runs hold."""
-        return self.outside_context.held_locks
-
     def _hold_keys(self, keys: set[object]) -> None:
         # A new context, because threads of nodes may be reading the old one.
-        self.outside_context = NodeContext("", (), self.held_keys | keys, journal=self.outside_context.journal)
+        old = self.outside_context
+        self.outside_context = NodeContext("", (), old.held_locks | keys, journal=old.journal)
 
     @property
     def is_held(self) -> bool:
@@ -178,7 +174,7 @@ class DriverLocks:
     def acquire_another(self, request: Hold) -> None:
         """Take the lock of another saver too, unless it is held already."""
         key = request.saver.run_lock_key(request.config)
-        if key not in self.held_keys:
+        if key not in self.outside_context.held_locks:
             self._enter(request.saver.run_lock(request.config))
             self._hold_keys({key})
 
@@ -211,11 +207,7 @@ class Driver:
         result: what the loop returned, once it has ended.
     """
 
-    def __init__(
-        self,
-        history: RunHistory,
-        active: set[RunHistory] | None = None,
-    ) -> None:
+    def __init__(self, history: RunHistory, active: set[RunHistory] | None = None) -> None:
         """Prepare to drive a run, or an update.
 
         Args:
@@ -242,7 +234,7 @@ class Driver:
         if time is not None:
             # In nanoseconds, from a clock that `compile(clock=)` was given.
             clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
-        history.attach(self.locks.held_keys, self.writer.perform, clock)
+        history.attach(self.locks.outside_context.held_locks, self.writer.perform, clock)
 
     def drive(self, steps: Generator[Request, Any, Any]) -> Generator[NodeOutput, None, None]:
         """Run to the end and yield the outputs.
@@ -354,8 +346,8 @@ class Driver:
             RunNode: pool.run,
             Next: pool.run,
             Ask: self._aask,
-            Save: writer.asave,
-            Record: writer.arecord,
+            Save: writer.astore,
+            Record: writer.astore,
             Load: writer.aload,
             LoadWrites: writer.aload_writes,
             Start: pool.start,
@@ -472,8 +464,7 @@ Item = NodeOutput[Any] | Dispatched
 
 
 def drive_live(
-    outputs: Generator[NodeOutput[Any], None, None],
-    listen: Callable[[Callable[[Any], None]], None],
+    outputs: Generator[NodeOutput[Any], None, None], listen: Callable[[Callable[[Any], None]], None]
 ) -> Generator[Item, None, None]:
     """Drive a run on a thread; yield its outputs and, as they come, the values of its nodes.
 
@@ -507,7 +498,7 @@ async def adrive_live(
 
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[Any] = asyncio.Queue()
-    answers: asyncio.Queue[bool] = asyncio.Queue()
+    requests: asyncio.Queue[bool] = asyncio.Queue()
 
     def tell(item: Any) -> None:
         # The outputs take the same way as values of other threads, and so keep their places among them.
@@ -515,27 +506,25 @@ async def adrive_live(
 
     async def drive() -> None:
         try:
-            async for output in outputs:
-                tell(output)
-                goes_on = await answers.get()
-                if not goes_on:
-                    break
+            while await requests.get():
+                tell(await anext(outputs, _END))
         finally:
             await outputs.aclose()
             tell(_END)
 
     listen(lambda value: tell(Dispatched(value)))
+    requests.put_nowait(True)
     task = asyncio.ensure_future(drive())
     try:
         while (item := await news.get()) is not _END:
             yield item
             if not isinstance(item, Dispatched):
-                answers.put_nowait(True)
+                requests.put_nowait(True)
     except asyncio.CancelledError:
         task.cancel()
         raise
     finally:
-        answers.put_nowait(False)
+        requests.put_nowait(False)
         await wait_until_done((task,))
         if not task.cancelled():
             task.result()

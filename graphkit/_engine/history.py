@@ -102,7 +102,8 @@ class RunControl:
         next_look: when the run looks into the store again, in seconds of its clock; 0 before `begin`.
         pause_requested: stop at the next node boundary. Only ever set to True, from any thread or
             signal handler.
-        granted: the pending writes that withdraw the requests that the run has found.
+        granted: the pending writes with which the requests take effect that the run has found: each is withdrawn,
+            so that a resume from there does not find it again.
         cancellation: why the run is cancelled, {reason, at}; None if it is not.
         mailboxes: the checkpoints at which requests may have been recorded since the last look.
         noted_error: the error that has a note about the node where it was raised.
@@ -120,7 +121,7 @@ class RunControl:
         waits for longer, and finds that it has ended."""
         self.pause_requested = False
         self._has_left_work = False
-        self.granted: dict[str, None] = {}
+        self.granted: dict[str, Any] = {}
         self.cancellation: Mapping[str, Any] | None = None
         self.mailboxes: list[str] = []
         self.noted_error: BaseException | None = None
@@ -186,7 +187,7 @@ class RunControl:
             cancellation = writes.get(CANCEL_REQUEST)
             if isinstance(cancellation, Mapping):
                 self.cancellation = cancellation
-                self.granted[CANCEL_REQUEST] = None
+                self.granted |= {CANCEL_REQUEST: None, CANCELLED: cancellation}
             if writes.get(PAUSE_REQUEST) is not None:
                 self.granted[PAUSE_REQUEST] = None
             if self.granted:
@@ -197,9 +198,9 @@ class RunControl:
 
 # What is stored
 
-ONCE: Final = "once:"
+_ONCE: Final = "once:"
 """Prefix: `once:<key of the node execution>:<key>` -> the result of a side effect."""
-PER_CHECKPOINT_KEYS: Final = frozenset(
+_PER_CHECKPOINT_KEYS: Final = frozenset(
     {
         "step",
         "source",
@@ -212,7 +213,7 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
     }
 )
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
-_OF_ENGINE: Final = PER_CHECKPOINT_KEYS | {OUTER_EXECUTION}
+_OF_ENGINE: Final = _PER_CHECKPOINT_KEYS | {OUTER_EXECUTION, "run_id"}
 """The metadata keys by which a resume decides. A caller's value for one of them would mislead it."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
@@ -258,11 +259,13 @@ class RunMetadata:
         self.common = EMPTY if run_id is None else FrozenDict({"run_id": run_id})
         self.resumed_at: datetime | None = None
         self._callers = callers_metadata(config)
-        self._graph = graph_metadata(program)
+        self._graph: dict[str, Any] = {"graph": program.topology.fingerprint}
+        version = len(program.options.migrations)
+        if version:
+            self._graph[SCHEMA_VERSION] = version
         self._latest: FrozenDict | None = None
-        """Those of the latest checkpoint, if those of the next step differ only in `step`."""
-        self._made: FrozenDict | None = None
-        """What `_latest` becomes once the next checkpoint is stored."""
+        """Those that were made last, if those of the next step differ only in `step`. A saver that has not stored
+        them does not find them at its latest checkpoint, and encodes all of the next ones."""
 
     @property
     def run_id(self) -> str | None:
@@ -279,10 +282,10 @@ class RunMetadata:
             self.common = freeze({**self.common, "clean": False})
             self._latest = None
 
-    def make(self, source: str, step: int, continued: str | None) -> tuple[FrozenDict, FrozenDict | None]:
+    def make(self, source: str, step: int, marks: Mapping[str, Any]) -> tuple[FrozenDict, FrozenDict | None]:
         """Return the metadata of the next checkpoint, and those that differ only in `step`, if known."""
         latest = self._latest
-        is_plain = source == "loop" and continued is None and self.resumed_at is None
+        is_plain = source == "loop" and not marks and self.resumed_at is None
         if is_plain and latest is not None and latest["step"] != step:
             metadata = FrozenDict(latest)
             dict.__setitem__(metadata, "step", step)
@@ -291,16 +294,16 @@ class RunMetadata:
             metadata = FrozenDict({**self.common, "step": step, "source": source})
         # A str and an int do not change the kind; finding it out again would cost O(keys).
         metadata.kind = self.common.kind
-        if continued is not None:
-            metadata._set_frozen(CONTINUED_EXECUTION, continued)  # noqa: SLF001
+        if marks:
+            for key, value in marks.items():
+                metadata._set_frozen(key, value)  # noqa: SLF001
         if self.resumed_at is not None:
             metadata._set_frozen(RESUMED_AT, self.resumed_at.isoformat())  # noqa: SLF001
-        self._made = metadata if is_plain else None
+        self._latest = metadata if is_plain else None
         return metadata, latest
 
     def note_stored(self, source: str) -> None:
         """Note that the checkpoint with the metadata that were made last is stored."""
-        self._latest = self._made
         if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
             self.resumed_at = None
 
@@ -482,8 +485,8 @@ class RunHistory:
             self.control.mailboxes = [latest.id]
         return base  # type: ignore[no-any-return]
 
-    def move_to(self, base: Checkpoint) -> None:
-        """Make a stored checkpoint the base of this run, and its state the state.
+    def go_on_from(self, base: Checkpoint) -> None:
+        """Let a run go on from a stored checkpoint.
 
         Raises:
             GraphRunnerError: the checkpoint belongs to a nested graph, and this run has no outer
@@ -495,6 +498,15 @@ class RunHistory:
                 f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only its outer "
                 f"graph runs: leave checkpoint_ns out; a resume passes answers on to the subgraph that waits",
             )
+        self.move_to(base)
+        self.reporter.post_load(base)
+
+    def move_to(self, base: Checkpoint) -> None:
+        """Make a stored checkpoint the base of a run or an update, and its state the state.
+
+        Raises:
+            GraphRunnerError: its state cannot be taken over.
+        """
         # The base first: an error of the state is reported with the checkpoint that it came from.
         self.base = base
         self.reporter.checkpoint_id = base.id
@@ -531,23 +543,25 @@ class RunHistory:
         self.metadata.begin(own)
 
     def apply(self, plan: ResumePlan) -> None:
-        """Move to the position where a resume continues: the checkpoint that `move_to` was given."""
+        """Move to the position where a resume continues: the checkpoint that `go_on_from` was given."""
         base = plan.base
-        metadata = self.metadata
-        metadata.resumed_at = self.now()
-        inherited = inherited_metadata(base)
-        own = {"run_id": inherited["run_id"]} if "run_id" in inherited else {}
-        if plan.submission is not None:
-            own = {"run_id": self.new_id()}
-        metadata.begin(own, inherited)
+        self.metadata.resumed_at = self.now()
+        self.inherit(base, plan.step, None if plan.submission is None else self.new_id())
         if not plan.recorded.keys().isdisjoint({FAILURE, RETRIED}):
-            metadata.mark_unclean()
-        self.reporter.step = plan.step
+            self.metadata.mark_unclean()
         self._start_step = plan.step
         self._start_id = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else self.new_id()
         self.writes = {**plan.recorded, **plan.added}
         self.is_saved = True
         self.mark(base.node_id, plan.next_node_id)
+
+    def inherit(self, base: Checkpoint, step: int, run_id: str | None = None) -> None:
+        """Take over the metadata of a checkpoint, with its run id unless there is a new one; count on from `step`."""
+        metadata = public_metadata(base.metadata)
+        inherited = {key: value for key, value in metadata.items() if key not in _PER_CHECKPOINT_KEYS}
+        run_id = run_id or inherited.get("run_id")
+        self.metadata.begin({} if run_id is None else {"run_id": run_id}, inherited)
+        self.reporter.step = step
 
     def mark(self, node_id: str, next_node_id: str | None) -> None:
         """Make the state the run's position, to which a failed step returns.
@@ -578,16 +592,15 @@ class RunHistory:
 
     def return_to_position(self) -> None:
         """Drop what a failed step has changed."""
-        position = self.position
-        self.reporter.step = position.step
-        self.state.restore(position.data, position.changes, position.subgraph_entries)
+        self.reporter.step = self.position.step
+        self.state.restore(self.position)
 
-    def save(self, source: str, continued: str | None = None) -> Steps:
+    def save(self, source: str, marks: Mapping[str, Any] = EMPTY) -> Steps:
         """Store the run's position as a checkpoint.
 
         Args:
             source: the `source` in its metadata.
-            continued: identifies the node execution that has begun at this position, if one has.
+            marks: further metadata of this checkpoint, frozen; see `execution_mark`.
         """
         assert self.saver is not None
         position = self.position
@@ -596,7 +609,7 @@ class RunHistory:
         if position.subgraph_entries is not None:
             data, changes = include_subgraph_updates(data, changes, position.subgraph_entries)
         step = position.step
-        metadata, metadata_base = self.metadata.make(source, step, continued)
+        metadata, metadata_base = self.metadata.make(source, step, marks)
         now = self.clock.now()
         checkpoint = Checkpoint.from_stored(
             id=self.clock.new_id(now // 1_000_000),
@@ -621,7 +634,7 @@ class RunHistory:
                 self.control.mailboxes.append(saved.id)
         self.metadata.note_stored(source)
         self.base = saved
-        self._start_id = continued or saved.id
+        self._start_id = marks.get(CONTINUED_EXECUTION, saved.id)
         self._start_step = step
         # While the request was answered, the thread of another branch may have changed the state. The
         # state then counts its changes from this checkpoint only if it knows the difference.
@@ -659,13 +672,13 @@ class RunHistory:
             # there would be seen by a reader of the older one, so they need a copy that is the latest, and those
             # of the original do not belong to the copy. The base is the latest checkpoint: nothing to do.
             if not self.is_saved:
-                yield from self.save("loop", self.execution_start())
+                yield from self.save("loop", self.execution_mark())
             elif not self.is_latest:
-                yield from self.save("fork", self.execution_start())
+                yield from self.save("fork", self.execution_mark())
                 writes = {**self.writes, **writes}
             combined = {**self._deferred, **writes}
             if combined and self.is_saved:  # else the save failed, and the options say to go on
-                yield Record(self.saver, self._base_config(), combined)
+                yield Record(self.saver, self.base_config, combined)
                 # Not a new dict: a branch may have deferred more in the meantime, and may just be about to.
                 for key in combined:
                     self._deferred.pop(key, None)
@@ -768,8 +781,7 @@ class RunHistory:
         resolved: dict[str, Any] = {}
         # Calls are counted, and a record normally belongs to the first call that has no answer. It has a
         # number only if calls before it are not recorded: timers whose time had passed at once.
-        answers = self.find_answers(key)
-        if answers is not None and terms.call != len(answers):
+        if terms.call != len(self.find_answers(key)):
             resolved["call"] = terms.call
         if "call" in known:
             resolved["call"] = known["call"]
@@ -809,23 +821,12 @@ class RunHistory:
 
     def record_failure(self, failure: Exception | None, node_id: str | None) -> Steps:
         """Record the deferred writes, and the failure or the cancel that ended the run, if one did."""
-        writes = dict(self._deferred)
-        if self.outer is None:
-            writes.update(self.grant_requests())
+        writes = dict(self.control.granted) if self.outer is None else {}
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
             writes[FAILURE] = make_failure(failure, node_id, self.now())
-        if writes:
+        if writes or self._deferred:
             yield from self.record(writes)
-
-    def grant_requests(self) -> dict[str, Any]:
-        """Return the pending writes with which the requests take effect that the outermost run has found."""
-        control = self.control
-        # A resume from here must not find them again.
-        writes: dict[str, Any] = dict(control.granted)
-        if control.cancellation is not None:
-            writes[CANCELLED] = control.cancellation
-        return writes
 
     def record_refused_value(self, error: Exception, next_node_id: str | None) -> Steps:
         """Record that the run failed because a value cannot be stored; the store itself works."""
@@ -836,11 +837,12 @@ class RunHistory:
             return
         assert self.saver is not None
         node_id = next_node_id if self.is_saved else self.position.node_id
-        yield Record(self.saver, self._base_config(), {FAILURE: make_failure(error, node_id, self.now())})
+        yield Record(self.saver, self.base_config, {FAILURE: make_failure(error, node_id, self.now())})
 
-    def _base_config(self) -> RunnableConfig:
-        assert self.base is not None
-        return self.config.with_check_point_id(self.base.id)
+    @property
+    def base_config(self) -> RunnableConfig:
+        """Names the latest stored checkpoint on this run's line; no checkpoint without one."""
+        return self.config if self.base is None else self.config.with_check_point_id(self.base.id)
 
     # What depends on how much is stored
 
@@ -865,13 +867,17 @@ class RunHistory:
         steps = self.position.step - self._start_step
         return f"{self._start_id}+{steps}" if steps else self._start_id
 
-    def find_answers(self, key: str) -> tuple[Any, ...] | None:
+    def execution_mark(self) -> Mapping[str, Any]:
+        """Return the metadata of a position at which the current node execution has begun."""
+        return {CONTINUED_EXECUTION: self.execution_start()}
+
+    def find_answers(self, key: str) -> tuple[Any, ...]:
         """Return the answers to the calls of a node execution that can stop it; see NodeContext.
 
         They are in the order of the calls, and end before the first call that has no answer yet.
 
-        Returns:
-            The answers; None if that call is a timer, so that there is nothing to execute.
+        Raises:
+            Halt: that call is a timer that is not due, so the code before it need not run again.
         """
         writes = self.writes.copy()  # other branches record, from other threads too
         answers: list[Any] = []
@@ -883,7 +889,7 @@ class RunHistory:
             answer = writes.get(ANSWER + stop_id, ABSENT)
             if answer is ABSENT:
                 if "due" in stop:
-                    return None
+                    raise Halt
                 break
             if is_expired(writes.get(RESUMED + stop_id)):
                 answer = Expired(stop["deadline"])
@@ -906,7 +912,7 @@ class RunHistory:
 
     def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
         """Return whether `once` has recorded a result under a key, and the result."""
-        result = self.writes.get(f"{ONCE}{context.key}:{key}", ABSENT)
+        result = self.writes.get(name_result(context, key), ABSENT)
         return result is not ABSENT, result
 
     def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
@@ -917,7 +923,7 @@ class RunHistory:
             raise GraphRunnerError(f"the result of once({key!r}) cannot be stored: {error}") from error
         # Not a request of the node's own run: the node has not returned yet. The driver answers it on
         # this thread, and holds the lock under which the run itself stores.
-        self.perform(self.record({f"{ONCE}{context.key}:{key}": frozen}))
+        self.perform(self.record({name_result(context, key): frozen}))
         return frozen
 
     def is_cancelled(self) -> bool:
@@ -932,24 +938,14 @@ class RunHistory:
         self.reporter.post_event(type, context.node_id or None, data)
 
 
-def graph_metadata(program: Program) -> dict[str, Any]:
-    """Return the metadata that describe the graph which makes a checkpoint."""
-    metadata: dict[str, Any] = {"graph": program.topology.fingerprint}
-    version = len(program.options.migrations)
-    if version:
-        metadata[SCHEMA_VERSION] = version
-    return metadata
+def name_result(context: NodeContext, key: str) -> str:
+    """Name the pending write with a result of `once`."""
+    return f"{_ONCE}{context.key}:{key}"
 
 
 def callers_metadata(config: RunnableConfig) -> dict[str, Any]:
     """Return the caller's keys of a config that checkpoints have: not those which say something to the engine."""
     return {key: value for key, value in config.metadata.items() if key not in _OF_ENGINE}
-
-
-def inherited_metadata(base: Checkpoint) -> dict[str, Any]:
-    """Return the metadata that later checkpoints inherit: run_id and the caller's keys."""
-    metadata = public_metadata(base.metadata)
-    return {key: value for key, value in metadata.items() if key not in PER_CHECKPOINT_KEYS}
 
 
 def checkpoint_not_found(config: RunnableConfig, hint: str = "") -> CheckpointNotFoundError:

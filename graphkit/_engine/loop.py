@@ -33,7 +33,7 @@ from graphkit._engine.history import Halt, RunHistory, checkpoint_not_found
 from graphkit._engine.nodes import NodeRunner, execute_fork
 from graphkit._engine.reporter import note_place
 from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, Release, Request, Steps
-from graphkit._engine.resume import merge_updates, prepare_resume
+from graphkit._engine.resume import merge_updates, post_resume, prepare_resume
 from graphkit._engine.routing import follow_edge, resolve_goto
 from graphkit._engine.state import EMPTY, strip_subgraph_updates, unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
@@ -101,12 +101,7 @@ class Run:
         self.state = history.state
         self.reporter = history.reporter
         self.control = history.control
-        self.runner = NodeRunner(
-            history,
-            history.state,
-            executor=executor,
-            run_subgraph=self._run_subgraph,
-        )
+        self.runner = NodeRunner(history, history.state, executor=executor, run_subgraph=self._run_subgraph)
         self.run_input = run_input
         self.next_node_id: str | None = None
         self.may_stop = True
@@ -167,8 +162,7 @@ class Run:
                 state.begin()
                 self.reporter.post_event("state.create", START, {"keys": list(run_input)})
             else:
-                history.move_to(base)
-                self.reporter.post_load(base)
+                history.go_on_from(base)
             state.merge_input(run_input)
         history.begin()
         self.next_node_id = yield from follow_edge(self.state, START)
@@ -216,8 +210,7 @@ class Run:
             # At once, also with durability="exit": the thread would stay queued while its run goes on.
             yield from history.save("input")
             return True
-        run_id = history.metadata.run_id
-        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.recorded, plan.added)
+        post_resume(history, plan)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:
@@ -447,7 +440,7 @@ class Run:
         failure = error if isinstance(error, Exception) else None
         if history.saver is not None:
             if not history.is_saved:
-                yield from history.save("loop", history.execution_start())
+                yield from history.save("loop", history.execution_mark())
             if history.outer is None:
                 yield from self.control.look_at_stop()
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
@@ -494,7 +487,7 @@ class Run:
         if history.outer is None:
             yield from self.control.look_at_stop()
             if self.control.granted:
-                yield from history.record(history.grant_requests())
+                yield from history.record(self.control.granted)
         cancellation = self.control.cancellation
         own_stops = unanswered_stops(history.writes)
         leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts
@@ -562,10 +555,7 @@ class Run:
             output.due = interrupt["due"]
             output.metadata = freeze({"reason": "timer"})
             return output
-        config = history.config
-        if history.base is not None:
-            config = config.with_check_point_id(history.base.id)
-        output.waiting = to_waiting_interrupt(config, interrupt_id, interrupt)
+        output.waiting = to_waiting_interrupt(history.base_config, interrupt_id, interrupt)
         return output
 
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.

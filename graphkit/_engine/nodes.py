@@ -12,7 +12,7 @@ item of a map is `2`; nested positions are joined, as in `a.1.b.0`. The key is t
 execution is repeated. What was recorded under it is found again: finished tasks, answers, results
 of `once`.
 
-Forks and maps consist of node executions of their own, which `run_concurrently` advances. They are
+Forks and maps consist of node executions of their own, which a `Scheduler` advances. They are
 in this module because each may contain the others: a branch may pass a map, and another fork.
 """
 
@@ -23,7 +23,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
-from graphkit._engine.concurrent import run_concurrently, run_elsewhere
+from graphkit._engine.concurrent import Scheduler, run_elsewhere
 from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Next, Request, RunNode, Steps
@@ -31,7 +31,7 @@ from graphkit._engine.routing import call_user, follow_edge, resolve_goto
 from graphkit._engine.state import RunState, keys_of, pack, unpack
 from graphkit._plan.calls import Ended
 from graphkit._plan.topology import Call, Fork, Node, StateItems
-from graphkit._records.context import GraphInterrupt, NodeContext
+from graphkit._records.context import ABSENT, GraphInterrupt, NodeContext
 from graphkit._records.output import Command, InterruptionMetadata, MapProgress, NodeOutput, StreamingOutput
 from graphkit._saver.writes import ANSWER, ITEMS, RETRIED, TASK, stops_in
 from graphkit._values.channels import Channel
@@ -122,7 +122,7 @@ class NodeRunner:
 
     def _prepare(self, node: Node, key: str) -> Steps:
         """Call the before-hooks of a node; ask an InterruptableAction, which stops the run by returning metadata."""
-        self._find_answers(key)  # halts before the hooks, and not only before the action
+        self.history.find_answers(key)  # may halt: before the hooks, and not only before the action
         for hook in node.before_hooks:
             arguments = (node.id, self.state.view(), self.history.config)
             update = yield from self._call_hook(node.id, hook, *arguments)
@@ -174,13 +174,13 @@ class NodeRunner:
         if is_remote and not (history.is_saved and history.stores_at_exit):
             # Another process can record writes only at a checkpoint.
             yield from history.record({})
-        answers = self._find_answers(key) if history.writes else ()
+        answers = history.find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
         # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
         # of the saver is no failure of the node, and keeps its class.
         try:
-            task = RunNode(node.action, argument, history.config, context, executor)
+            task = RunNode(context, executor, node.action, argument, history.config)
             is_alone = executor is None and not key and not history.is_in_branch
             result = (yield task) if is_alone else (yield from run_elsewhere(task))
             if result.__class__ in _GENERATORS:
@@ -217,17 +217,6 @@ class NodeRunner:
             self.dispatched_outputs += self._dispatched_by(node, context)
         return result
 
-    def _find_answers(self, key: str) -> tuple[Any, ...]:
-        """Return the answers that a node execution finds.
-
-        Raises:
-            Halt: it waits for a timer that is not due, so the code before it need not run again.
-        """
-        answers = self.history.find_answers(key)
-        if answers is None:
-            raise Halt
-        return answers
-
     # Outputs of a node while it runs
 
     def _emit_chunks(self, node: Node, source: Any, context: NodeContext) -> Generator[Request, Any, Any]:
@@ -240,7 +229,7 @@ class NodeRunner:
                 if source.__class__ is Collected:
                     chunk = source.chunks.pop(0)
                 else:
-                    task = Next(source, context)
+                    task = Next(context, None, source)
                     chunk = (yield task) if is_alone else (yield from run_elsewhere(task))
                 if chunk.__class__ is Ended:
                     is_over = True
@@ -303,9 +292,9 @@ class NodeRunner:
             parts: the branches or items.
             limit: how many of them run at the same time, at most; the config of the run may allow fewer.
         """
-        limits = [number for number in (limit, self.history.config.max_concurrency) if number is not None]
+        limits = (limit, self.history.config.max_concurrency, len(parts))
         self.reporter.post_event("parallel.start", node_id, {"tasks": len(parts)})
-        yield from run_concurrently(parts, min(limits, default=None))
+        yield from Scheduler(parts, min(number for number in limits if number is not None)).steps()
         self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
 
     def post_overwrites(self, node_id: str, written: Sequence[tuple[str, Collection[str]]]) -> None:
@@ -416,8 +405,7 @@ class _Branch:
     def changed_private(self) -> dict[str, Any]:
         """Return the transient keys that have another value than at the branch's start."""
         initial = self.initial_private
-        absent = object()
-        return {key: value for key, value in self.state.private.items() if value is not initial.get(key, absent)}
+        return {key: value for key, value in self.state.private.items() if value is not initial.get(key, ABSENT)}
 
     def _take_step(self, node_id: str, key: str) -> Generator[Request, Any, str]:
         """Execute the next node or fork, unless its result is recorded; return what follows it."""
@@ -454,8 +442,7 @@ class _Branch:
         }
         yield from history.record_or_defer({TASK + key: task})
         runner.reporter.finished_nodes.append(node.id)
-        if runner.dispatched_outputs:
-            yield from runner.emit_all(runner.dispatched_outputs)
+        yield from runner.emit_all(runner.dispatched_outputs)
         return next_node_id
 
     def _find_next(self, node: Node, goto: Goto) -> Generator[Request, Any, str]:
@@ -637,8 +624,7 @@ class _MapExecution:
             # The caller may close the stream at any output that is emitted before the checkpoint.
             may_wait = self.is_stored_next and self.unfinished == 0 and not runner.dispatched_outputs
             yield from self.history.record_or_defer({TASK + key: task}, may_wait=may_wait)
-            if runner.dispatched_outputs:
-                yield from runner.emit_all(runner.dispatched_outputs)
+            yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]
         if "failed" in task:
             self.failures[index] = MapFailure(index, item, task["failed"])

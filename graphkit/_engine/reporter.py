@@ -9,7 +9,6 @@ from typing import Any, Final, final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.writes import ANSWER, RESUMED, interrupts_in
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._wording import describe_error, message_of
 from graphkit.errors import GraphRunnerError, MaxIterationsError, NodeExecutionError
@@ -141,35 +140,6 @@ class RunReporter:
             "source": source,
         }
         self.post_event("checkpoint.save", saved.node_id, data)
-
-    def post_resume(
-        self,
-        base: Checkpoint,
-        next_node_id: str | None,
-        run_id: str | None,
-        recorded: Mapping[str, Any],
-        added: Mapping[str, Any],
-    ) -> None:
-        """Post that the run resumes, and with which answers: those of the resume, and those that were stored before.
-
-        Args:
-            base: the checkpoint.
-            next_node_id: the node that the run continues with.
-            run_id: the id of the run.
-            recorded: the pending writes of the checkpoint.
-            added: those that the resume adds.
-        """
-        data = {"run_id": run_id, "checkpoint_node": base.node_id, "resume_node": next_node_id}
-        self.post_event("checkpoint.resume", next_node_id, data)
-        for interrupt_id, interrupt in interrupts_in(recorded).items():
-            taken = added.get(RESUMED + interrupt_id)
-            if taken is None:  # it waits, or an earlier resume took its answer
-                continue
-            answer = added.get(ANSWER + interrupt_id, recorded.get(ANSWER + interrupt_id))
-            if answer is None and interrupt["when"] != "inside":  # a declared stop, passed without an answer
-                continue
-            by = "deadline" if isinstance(taken, Mapping) else "human"
-            self.post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})
 
 
 # What a failed run tells: in the exception that leaves it, and in the failure that the store keeps

@@ -46,10 +46,9 @@ class Request:
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Task(Request):
     """A call of user code that may take long and may run concurrently; may raise GraphInterrupt."""
-
-    __slots__ = ()
 
     context: NodeContext
     executor: Executor | None
@@ -69,18 +68,14 @@ class RunNode(Task):
     argument: Any
     """The state, or the item of a map."""
     config: RunnableConfig
-    context: NodeContext
-    executor: Executor | None
 
 
 @final
 @dataclass(slots=True, eq=False, repr=False)
 class Next(Task):
-    """Get the next chunk of a generator node. Answer: the chunk, or Ended."""
+    """Get the next chunk of a generator node, which no executor can do. Answer: the chunk, or Ended."""
 
     generator: Any
-    context: NodeContext
-    executor: None = None
 
 
 @final
@@ -107,16 +102,12 @@ class Start(Request):
     task: Task
 
 
-DoneTask = tuple[int, Any, BaseException | None]
-"""A ticket, and the result or error of its task."""
-
-
 @final
 @dataclass(slots=True, eq=False, repr=False)
 class Wait(Request):
     """Wait until at least one of several tasks is done.
 
-    Answer: a DoneTask for each task that is done.
+    Answer: the outcome of each task that is done, by its ticket.
     """
 
     tickets: Collection[int]
@@ -154,21 +145,15 @@ class SaverRequest(Request):
 class Hold(SaverRequest):
     """Hold the run lock of another saver too, until the run stops. Answer: None."""
 
-    __slots__ = ()
-
 
 @final
 class Load(SaverRequest):
     """Read a checkpoint. Answer: the checkpoint, or None."""
 
-    __slots__ = ()
-
 
 @final
 class LoadWrites(SaverRequest):
     """Read the pending writes of a checkpoint. Answer: a mapping."""
-
-    __slots__ = ()
 
 
 @final
@@ -220,8 +205,6 @@ class Record(SaverRequest):
 class Release(SaverRequest):
     """Release a thread in a saver. Answer: None."""
 
-    __slots__ = ()
-
 
 @final
 class Discard(SaverRequest):
@@ -230,14 +213,10 @@ class Discard(SaverRequest):
     Answer: None. A failure is posted as an event and logged; it does not fail the run.
     """
 
-    __slots__ = ()
-
 
 @final
 class Finish(Request):
     """Flush, and release the run locks: the run has stopped. Answer: None."""
-
-    __slots__ = ()
 
 
 @final

@@ -13,25 +13,12 @@ from collections.abc import Collection, Generator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from graphkit._engine.history import (
-    ResumePlan,
-    RunHistory,
-    callers_metadata,
-    checkpoint_not_found,
-    graph_metadata,
-    inherited_metadata,
-)
-from graphkit._engine.requests import Record, Request, Save
+from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found
+from graphkit._engine.requests import Request
 from graphkit._engine.routing import follow_edge
-from graphkit._engine.state import (
-    SUBGRAPH_UPDATES,
-    RunState,
-    include_subgraph_updates,
-    pack_if_marked,
-    unpack_if_marked,
-)
+from graphkit._engine.state import SUBGRAPH_UPDATES, RunState, pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
-from graphkit._records.checkpoint import Checkpoint, to_datetime
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume
@@ -44,6 +31,7 @@ from graphkit._saver.writes import (
     FAILURE,
     INTERRUPT,
     OUTER_EXECUTION,
+    RESUMED,
     STOP_PREFIXES,
     SUBMIT,
     UPDATE,
@@ -92,8 +80,7 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
         if history.requested_config.checkpoint_id:
             hint = f"see get_state_history; {HOW_TO_ANSWER}"
         raise checkpoint_not_found(history.requested_config, hint)
-    history.move_to(base)
-    history.reporter.post_load(base)
+    history.go_on_from(base)
     writes = yield from history.load_writes(base)
     state = history.state
     try:
@@ -147,7 +134,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
     waiting = unanswered_interrupts(passed)
-    own, nested = split_resume(resume, waiting, subgraph_interrupts(recorded))
+    own, nested = _divide_resume(resume, waiting, subgraph_interrupts(recorded))
     brought, with_private = _read_own_part(state, own, waiting, recorded, (base.node_id, next_node_id), now)
     # The run lock is held, so that no human answers between the look at the clock and the record.
     added = {**answers_of_time(recorded, now), **brought}
@@ -185,15 +172,15 @@ def _find_kept_stops(
     Those of a nested run, if the outer run has not recorded them, or if the resume answers something else. Those
     of any run, if an update or a rollback has died, so that its checkpoint lacks the stops of the one before.
     """
+    stops = {
+        stop_id
+        for stop_id, stop in unanswered_interrupts(recorded).items()
+        if stop["when"] in DECLARED_STOPS and not is_pause(stop)
+    }
+    if history.passable_stops is not None:
+        return stops - history.passable_stops
     was_shown = resume.has_value or not history.is_latest or history.writes_from == base.id
-    kept_stops: set[str] = set()
-    for interrupt_id, interrupt in unanswered_interrupts(recorded).items():
-        is_passable = was_shown
-        if history.passable_stops is not None:
-            is_passable = interrupt_id in history.passable_stops
-        if interrupt["when"] in DECLARED_STOPS and not is_pause(interrupt) and not is_passable:
-            kept_stops.add(interrupt_id)
-    return kept_stops
+    return set() if was_shown else stops
 
 
 def _read_own_part(
@@ -211,15 +198,14 @@ def _read_own_part(
 
     Args:
         state: its graph, and the transient keys.
-        resume: the part of the resume that is for this graph.
+        resume: the part of the resume that is for this graph; its value is a mapping of id to answer.
         waiting: the unanswered interrupts, by id.
         recorded: the pending writes.
         stopped_at: the node that has finished and the next one.
         now: the time.
 
     Raises:
-        GraphRunnerError: the resume has a value that no interrupt waits for, that comes after the
-            deadline, or that cannot be stored.
+        GraphRunnerError: an answer comes after the deadline, or cannot be merged or stored.
     """
     # A declared stop is passed by any resume, with or without an answer. None says so: without it,
     # a crash of the next node would leave the thread waiting for a human who has already acted.
@@ -230,11 +216,7 @@ def _read_own_part(
     }
     updates: dict[str, Any] = {}
     if resume.has_value:
-        if not waiting:
-            raise GraphRunnerError(
-                "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
-            )
-        for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
+        for interrupt_id, answer in resume.value.items():
             when = waiting[interrupt_id]["when"]
             deadline = waiting[interrupt_id].get("deadline")
             if deadline is not None and has_expired(deadline, now):
@@ -268,25 +250,65 @@ def _read_own_part(
     return frozen, with_private
 
 
-def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the answer to each interrupt that the value of a resume is for.
+def _divide_resume(
+    resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]
+) -> tuple[GraphResume, dict[str, GraphResume]]:
+    """Divide a resume: return the part of a graph itself, and those of the nested graphs that wait, by namespace.
 
-    An answer without an id is for the `interrupt()` call that waits; without one, for all declared stops.
+    The value of the part of the graph itself is a mapping of id to answer.
+
+    Args:
+        resume: what the caller gave.
+        waiting: the unanswered interrupts of the graph itself, by id.
+        nested: the namespaces of the interrupts in nested graphs, by id.
 
     Raises:
-        GraphRunnerError: several node executions wait at an `interrupt()` call.
+        GraphRunnerError: it is ambiguous what the value or the update is for, or nothing waits for a value.
     """
-    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
-        return value
-    inside = {interrupt_id: interrupt for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"}
-    if not inside:
-        return dict.fromkeys(waiting, value)
-    executions = {interrupt.get("key", "") for interrupt in inside.values()}
-    if len(executions) > 1:
-        known = ", ".join(map(repr, waiting))
-        raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}")
-    # A node makes one `interrupt()` call after the other: the first is the one that waits.
-    return {next(iter(inside)): value}
+    asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
+    namespaces = set(nested.values())
+    answers: Mapping[str, Any] = {}
+    values: dict[str, Any] = {}
+    if resume.has_value:
+        value = resume.value
+        known = dict.fromkeys((*waiting, *nested))
+        inside = [interrupt_id for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"]
+        executions = {waiting[interrupt_id].get("key", "") for interrupt_id in inside}
+        if not known:
+            raise GraphRunnerError(
+                "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
+            )
+        if isinstance(value, Mapping) and value and all(key in known for key in value):
+            answers = {interrupt_id: answer for interrupt_id, answer in value.items() if interrupt_id in waiting}
+            for interrupt_id, answer in value.items():
+                if interrupt_id in nested:
+                    values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+        elif len(executions) > 1 or len(namespaces) > 1 or (nested and asks_itself):
+            ids = ", ".join(map(repr, known))
+            raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
+        elif nested:
+            values = dict.fromkeys(namespaces, value)
+        elif inside:
+            # A node makes one `interrupt()` call after the other: the first is the one that waits.
+            answers = {inside[0]: value}
+        else:
+            answers = dict.fromkeys(waiting, value)
+    # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
+    update = resume.update
+    updates: dict[str, Mapping[str, Any] | None] = {}
+    if nested and update is not None and not asks_itself:
+        if len(namespaces) > 1:
+            raise GraphRunnerError(
+                f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "
+                f"change the state of one with update_state at its checkpoint_ns"
+            )
+        updates = dict.fromkeys(namespaces, update)
+        update = None
+    by_namespace = {
+        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
+        for namespace in {*values, *updates}
+    }
+    return GraphResume(answers or ABSENT, update=update), by_namespace
 
 
 # The updates
@@ -295,15 +317,10 @@ def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
 def _find_updates(writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the updates among pending writes: those of resumes, and answers to declared stops."""
     interrupts = interrupts_in(writes)
-    updates: dict[str, Mapping[str, Any]] = {}
-    for key, value in writes.items():
-        if key.startswith(UPDATE):
-            updates[key] = value
-        elif value is not None and key.startswith(ANSWER):
-            interrupt = interrupts.get(key.removeprefix(ANSWER))
-            if interrupt is not None and interrupt["when"] != "inside":
-                updates[key] = value
-    return updates
+    declared = {ANSWER + stop_id for stop_id, stop in interrupts.items() if stop["when"] != "inside"}
+    return {
+        key: value for key, value in writes.items() if key.startswith(UPDATE) or (key in declared and value is not None)
+    }
 
 
 def merge_updates(state: RunState, plan: ResumePlan) -> None:
@@ -317,6 +334,23 @@ def merge_updates(state: RunState, plan: ResumePlan) -> None:
             if key not in plan.added:
                 reason += "; it was stored for this resume, and a rollback to the latest checkpoint drops it"
             raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error.__cause__
+
+
+def post_resume(history: RunHistory, plan: ResumePlan) -> None:
+    """Post that the run resumes, and with which answers: those of the resume, and those that were stored before."""
+    post_event = history.reporter.post_event
+    next_node_id = plan.next_node_id
+    data = {"run_id": history.metadata.run_id, "checkpoint_node": plan.base.node_id, "resume_node": next_node_id}
+    post_event("checkpoint.resume", next_node_id, data)
+    for interrupt_id, interrupt in interrupts_in(plan.recorded).items():
+        taken = plan.added.get(RESUMED + interrupt_id)
+        if taken is None:  # it waits, or an earlier resume took its answer
+            continue
+        answer = plan.added.get(ANSWER + interrupt_id, plan.recorded.get(ANSWER + interrupt_id))
+        if answer is None and interrupt["when"] != "inside":  # a declared stop, passed without an answer
+            continue
+        by = "deadline" if isinstance(taken, Mapping) else "human"
+        post_event("interrupt.answered", next_node_id, {"id": interrupt_id, "by": by})
 
 
 # Nested graphs
@@ -344,58 +378,6 @@ def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, A
         if not execution.startswith(f"{history.execution_start()}/"):
             reason = f"the interrupt in subgraph {node_id!r} was already answered, or the run has moved past it"
             raise history.state.make_error(GraphRunnerError, reason, node_id)
-
-
-def split_resume(
-    resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]
-) -> tuple[GraphResume, dict[str, GraphResume]]:
-    """Divide a resume: return the part of a graph itself, and those of the nested graphs that wait, by namespace.
-
-    Args:
-        resume: what the caller gave.
-        waiting: the unanswered interrupts of the graph itself, by id.
-        nested: the namespaces of the interrupts in nested graphs, by id.
-
-    Raises:
-        GraphRunnerError: it is ambiguous which graph the value or the update is for.
-    """
-    if not nested or (not resume.has_value and resume.update is None):
-        return resume, {}
-    value = resume.value
-    own_value: Any = ABSENT
-    asks_itself = not all(map(is_pause, waiting.values()))  # any resume ends a pause
-    namespaces = set(nested.values())
-    values: dict[str, Any] = {}
-    known = dict.fromkeys((*waiting, *nested))
-    if isinstance(value, Mapping) and value and all(key in known for key in value):
-        own: dict[str, Any] = {}
-        for interrupt_id, answer in value.items():
-            if interrupt_id in waiting:
-                own[interrupt_id] = answer
-            if interrupt_id in nested:
-                values.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
-        own_value = own or ABSENT
-    elif value is not ABSENT:  # without ids, it is for the only interrupt that waits
-        if asks_itself or len(namespaces) > 1:
-            ids = ", ".join(map(repr, known))
-            raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {ids}")
-        values = dict.fromkeys(namespaces, value)
-    # An update is for this graph if it waits itself, and otherwise for the nested graph that does.
-    own_update = resume.update
-    updates: dict[str, Mapping[str, Any] | None] = {}
-    if resume.update is not None and not asks_itself:
-        if len(namespaces) > 1:
-            raise GraphRunnerError(
-                f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "
-                f"change the state of one with update_state at its checkpoint_ns"
-            )
-        updates = dict.fromkeys(namespaces, resume.update)
-        own_update = None
-    by_namespace = {
-        namespace: GraphResume(values.get(namespace, ABSENT), update=updates.get(namespace))
-        for namespace in {*values, *updates}
-    }
-    return GraphResume(own_value, update=own_update), by_namespace
 
 
 # A correction
@@ -449,7 +431,7 @@ def update_state(
         raise checkpoint_not_found(history.requested_config)
     if SUBGRAPH_UPDATES in base.state:  # the update is one more that the outer graph merges
         state.collect_subgraph_updates(outer_channels)
-    state.move_to(base, history.program.options.migrations)
+    history.move_to(base)
     node_id = as_node or base.node_id
     try:
         state.merge(node_id, values)
@@ -467,39 +449,21 @@ def update_state(
     keeps_position = as_node is None and goto is None
     was_cut_short = history.writes_from != base.id and CONTINUED_EXECUTION not in base.metadata
     continues = history.is_latest and not was_cut_short
-    metadata = inherited_metadata(base)
-    metadata |= {key: value for key, value in callers_metadata(history.config).items() if key != "run_id"}
-    metadata |= graph_metadata(history.program)
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in writes)
-    now = history.clock.now()
-    metadata["step"] = 0 if was_interrupted else base.metadata.get("step", 0)
-    metadata["source"] = "update"
+    marks: dict[str, Any] = {}
     if keeps_position:
         if continues:
-            metadata[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            marks[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
         else:
-            writes = writes_of_copy(writes, to_datetime(now // 1000))
+            writes = writes_of_copy(writes, history.now())
         if SUBMIT in base.metadata:
-            metadata[SUBMIT] = base.metadata[SUBMIT]
+            marks[SUBMIT] = base.metadata[SUBMIT]
         if not has_only_requests(writes):
             # If the process dies before it has recorded the writes, a resume finds them there.
-            metadata[WRITES_TAKEN_FROM] = history.writes_from
-    data = state.data
-    changes = state.changes
-    if state.subgraph_updates is not None:
-        data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
-    checkpoint = Checkpoint.from_stored(
-        id=history.clock.new_id(now // 1_000_000),
-        node_id=node_id,
-        next_node_id=next_node_id,
-        parent_id=base.id,
-        created_us=now // 1000,
-        metadata=freeze(metadata),
-        state=data,
-        changes=changes,
-    )
-    child = yield Save(history.saver, history.config, checkpoint, history.position)
-    child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
-    if keeps_position and writes:
-        yield Record(history.saver, child_config, writes)
-    return child_config
+            marks[WRITES_TAKEN_FROM] = history.writes_from
+    history.inherit(base, 0 if was_interrupted else base.metadata.get("step", 0))
+    history.mark(node_id, next_node_id)
+    yield from history.save("update", marks)
+    if keeps_position:
+        yield from history.record(writes)
+    return history.base_config.replace(next_node=next_node_id)

@@ -119,8 +119,7 @@ def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> st
     allowed = [*node.destinations]
     edge = topology.edges.get(node_id)
     if isinstance(edge, Condition):
-        if edge.mappings is not None:
-            allowed += edge.mappings.values()
+        allowed += (edge.mappings or {}).values()
     elif edge:
         allowed.append(edge)
         fork = topology.find_fork(edge)

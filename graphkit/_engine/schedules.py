@@ -50,6 +50,7 @@ _BUSY_PAUSE: Final = 0.05
 _FAILURES: Final = RetryPolicy(initial_delay=1.0, backoff=2.0, max_delay=300.0)
 """The same after errors: a store may be gone for a moment, but a schedule of an unknown type stays unreadable."""
 _NEVER: Final = float("inf")
+_AT_ONCE: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @final
@@ -298,8 +299,8 @@ def _put(saver: BaseCheckpointSaver, schedule: Schedule, latest: Checkpoint | No
 class _Entry:
     """When to look at a schedule."""
 
-    due: datetime
-    """Its next due time."""
+    due: datetime = _AT_ONCE
+    """Its next due time; `_AT_ONCE` if the schedule has changed since it was read."""
     retry_at: float = 0.0
     """Not before this time of `monotonic`."""
     failures: int = 0
@@ -328,8 +329,6 @@ class ScheduleAgenda:
         self._now = now
         self._longest_wait = longest_wait
         self._entries: dict[str, _Entry] = {}
-        self._changed: set[str] = set()
-        """The schedules that were changed since they were read."""
         self._looked_at = monotonic()
         """When the clock was looked at last."""
 
@@ -339,7 +338,9 @@ class ScheduleAgenda:
         if name is None:
             return False
         if change.kind in {"checkpoint", "release", "delete"}:
-            self._changed.add(name)
+            entry = self._entries.setdefault(name, _Entry())
+            entry.due = _AT_ONCE
+            entry.retry_at = 0.0
         return True
 
     def seconds_until_due(self) -> float:
@@ -347,11 +348,10 @@ class ScheduleAgenda:
         if not self._entries:
             return _NEVER
         now = self._now()
-        seconds = self._longest_wait
-        for entry in self._entries.values():
-            remaining = max((entry.due - now).total_seconds(), entry.retry_at - monotonic())
-            seconds = min(seconds, remaining)
-        return max(0.0, seconds)
+        waits = [
+            max((entry.due - now).total_seconds(), entry.retry_at - monotonic()) for entry in self._entries.values()
+        ]
+        return max(0.0, min(self._longest_wait, *waits))
 
     def submit_due(self) -> list[str]:
         """Submit the runs that are due; return their threads. Errors are logged, and tried again."""
@@ -361,15 +361,12 @@ class ScheduleAgenda:
         # jumps: of such a gap only the latest time counts, as if no worker had run.
         last_look = self._looked_at
         self._looked_at = monotonic()
-        names = dict.fromkeys(self._changed)
-        self._changed = set()
-        for name, entry in self._entries.items():
-            if entry.due <= now and entry.retry_at <= monotonic():
-                names[name] = None
+        due = {
+            name: entry for name, entry in self._entries.items() if entry.due <= now and entry.retry_at <= monotonic()
+        }
         submitted: list[str] = []
-        for name in names:
-            known = self._entries.get(name)
-            since = last_look if known is None else min(last_look, known.watched_since)
+        for name, entry in due.items():
+            since = min(last_look, entry.watched_since)
             # One schedule that fails must not end the other ones: it is looked at again later, and the
             # times that pass until then count as watched.
             try:
@@ -377,7 +374,7 @@ class ScheduleAgenda:
             except ThreadBusyError:
                 self._entries[name] = _Entry(now, monotonic() + _BUSY_PAUSE, watched_since=since)
             except Exception as error:  # noqa: BLE001 - one schedule's failure is not the others'
-                failures = 1 if known is None else known.failures + 1
+                failures = entry.failures + 1
                 pause = _FAILURES.delay_after(failures)
                 _LOG.warning("schedule %r failed here; the next attempt is in %.3g s: %s", name, pause, error)
                 self._entries[name] = _Entry(now, monotonic() + pause, failures, since)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, final
 
 from graphkit._engine.reporter import RunReporter
+from graphkit._engine.requests import Position
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START
@@ -95,12 +96,12 @@ class RunState:
             reason = f"the state of the outer graph does not fit the schema: {message_of(error)}"
             raise self.make_error(GraphRunnerError, reason, START) from error
 
-    def restore(self, data: FrozenDict, changes: Changes | None, subgraph_entries: FrozenList | None) -> None:
+    def restore(self, position: Position) -> None:
         """Return to an earlier state, its changes, and the updates for the outer graph until then."""
-        self.data = data
-        self.changes = changes
-        if self.subgraph_updates is not None and subgraph_entries is not None:
-            self.subgraph_updates.entries = subgraph_entries
+        self.data = position.data
+        self.changes = position.changes
+        if self.subgraph_updates is not None and position.subgraph_entries is not None:
+            self.subgraph_updates.entries = position.subgraph_entries
 
     def view(self) -> AgentState:
         """Return the state as nodes see it, with the transient keys."""

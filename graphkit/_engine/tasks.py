@@ -25,8 +25,8 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
-from graphkit._engine.history import ONCE, RunHistory
-from graphkit._engine.requests import Close, Collected, DoneTask, Next, RunNode, Start, Stop, Task, Wait, Withdraw
+from graphkit._engine.history import RunHistory, name_result
+from graphkit._engine.requests import Close, Collected, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
@@ -207,7 +207,7 @@ class TaskFutures:
             future = self.by_ticket.get(ticket)
             # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
             # that starts in between is not cancelled, and the mark has no effect.
-            if future is not None and not future.running() and ticket not in self.withdrawn:
+            if future is not None and not future.running():
                 self.withdrawn.add(ticket)
                 future.cancel()
 
@@ -226,9 +226,9 @@ class ThreadPool:
         self.writer = writer
         self.futures = TaskFutures(writer, run_node)
         self.tickets = count()
-        self.done: dict[int, DoneTask] = {}
-        """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the
-        return from `wait` loses nothing."""
+        self.done: dict[int, Outcome] = {}
+        """The outcomes of done tasks, by ticket; kept until a later `wait` leaves them out: a Ctrl-C that
+        interrupts the return from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
     def start(self, request: Start) -> int:
@@ -240,12 +240,11 @@ class ThreadPool:
         return ticket
 
     def _mark_done(self, ticket: int, task: Task) -> None:
-        result, error = self.futures.collect_outcome(ticket, task)
-        self.done[ticket] = (ticket, result, error)
+        self.done[ticket] = self.futures.collect_outcome(ticket, task)
         self.news.put(None)
 
-    def wait(self, request: Wait) -> list[DoneTask]:
-        """Wait until at least one of several tasks is done; return all of them that are.
+    def wait(self, request: Wait) -> dict[int, Outcome]:
+        """Wait until at least one of several tasks is done; return the outcomes of all of them that are.
 
         Done tasks that are not among them are forgotten.
         """
@@ -258,7 +257,7 @@ class ThreadPool:
             del self.done[ticket]
         while not (done := self.done.keys() & tickets):
             self.news.get()
-        return [self.done[ticket] for ticket in sorted(done)]
+        return {ticket: self.done[ticket] for ticket in sorted(done)}
 
 
 @final
@@ -279,8 +278,8 @@ class AsyncPool:
         self.futures = TaskFutures(writer, call_action)
         self.tickets = count()
         self.running: dict[int, AsyncTask[Outcome]] = {}
-        self.done: dict[int, DoneTask] = {}
-        """Done tasks that `wait` has not returned yet."""
+        self.done: dict[int, Outcome] = {}
+        """The outcomes of done tasks, by ticket, that `wait` has not returned yet."""
         self.news = asyncio.Event()
 
     async def run(self, task: Task) -> Any:
@@ -329,12 +328,11 @@ class AsyncPool:
 
         del self.running[ticket]
         # A task that was cancelled before it began has no outcome.
-        result, error = (None, CancelledError()) if running.cancelled() else running.result()
-        self.done[ticket] = (ticket, result, error)
+        self.done[ticket] = (None, CancelledError()) if running.cancelled() else running.result()
         self.news.set()
 
-    async def wait(self, request: Wait) -> list[DoneTask]:
-        """Wait until at least one of several tasks is done; return all of them that are.
+    async def wait(self, request: Wait) -> dict[int, Outcome]:
+        """Wait until at least one of several tasks is done; return the outcomes of all of them that are.
 
         Raises:
             CancelledError: the run was cancelled. Its async tasks were cancelled too; the others
@@ -353,7 +351,7 @@ class AsyncPool:
             except asyncio.CancelledError:
                 await self._cancel()
                 raise
-        return [self.done.pop(ticket) for ticket in sorted(done)]
+        return {ticket: self.done.pop(ticket) for ticket in sorted(done)}
 
     async def _cancel(self) -> None:
         """Cancel async tasks and tasks that have not started, and wait for the others."""
@@ -414,17 +412,17 @@ async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
 def make_remote_task(history: RunHistory, task: RunNode) -> RunNode:
     """Return a task as it is sent to another process."""
     context = task.context
-    prefix = f"{ONCE}{context.key}:"
-    writes = history.writes.copy()  # other branches record, from other threads too
-    results = {key.removeprefix(prefix): value for key, value in writes.items() if key.startswith(prefix)}
-    checkpoint_config = None
-    if history.saver is not None and history.base is not None:
-        checkpoint_config = history.config.replace(checkpoint_id=history.base.id, executor=None)
+    config = history.config.replace(executor=None)
     opener = None
+    checkpoint_config = None
     if history.saver is not None:
         # As code of the node would get it: so the saver knows which run locks its writes depend on.
         with executing(context):
             opener = history.saver.opener()
+        if history.base is not None:
+            checkpoint_config = config.with_check_point_id(history.base.id)
+    writes = history.writes.copy()  # other branches record, from other threads too
+    prefix = name_result(context, "")
     # Requests to the run are where the outermost run is stored.
     control = history.control
     control_opener = None if control.saver is None else control.saver.opener()
@@ -432,16 +430,15 @@ def make_remote_task(history: RunHistory, task: RunNode) -> RunNode:
     mailboxes = [control_config.with_check_point_id(mailbox) for mailbox in control.mailboxes]
     journal = RemoteJournal(
         key=history.name_execution(context),
-        results=results,
-        prefix=prefix,
-        config=history.config.replace(executor=None),
+        results={name: value for name, value in writes.items() if name.startswith(prefix)},
+        config=config,
         opener=opener,
         checkpoint_config=checkpoint_config,
         control_opener=control_opener,
         mailboxes=mailboxes,
     )
     remote_context = NodeContext(context.node_id, context.answers, frozenset(), context.key, journal)
-    return RunNode(task.call, task.argument, task.config.replace(executor=None), remote_context, None)
+    return RunNode(remote_context, None, task.call, task.argument, config)
 
 
 @final
@@ -452,9 +449,7 @@ class RemoteJournal:
     key: str
     """The idempotency key of the node execution."""
     results: dict[str, Any]
-    """The recorded results of `once`, by key: those that the run knows, and those that were found since."""
-    prefix: str
-    """Precedes the keys of `once` in the pending writes."""
+    """The pending writes with results of `once`: those that the run knows, and those that were found since."""
     config: RunnableConfig
     """The config of the run."""
     opener: OpenSaver | None
@@ -474,28 +469,28 @@ class RemoteJournal:
         """Return the name that the run has given to the node execution."""
         return self.key
 
-    def find_result(self, _context: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
         """Return whether a result is recorded under a key, and the result.
 
         The thread's log may have results that the run did not know: a cluster whose worker has died
         sends the same call to another worker.
         """
-        if key not in self.results and self.checkpoint_config is not None:
+        name = name_result(context, key)
+        if name not in self.results and self.checkpoint_config is not None:
             if self.opener is None:  # raised before the side effect, not after it
                 raise GraphRunnerError(
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
-            for name, value in self.opener().get_writes(self.checkpoint_config).items():
-                if name.startswith(self.prefix):
-                    self.results[name.removeprefix(self.prefix)] = value
-        return key in self.results, self.results.get(key)
+            self.results.update(self.opener().get_writes(self.checkpoint_config))
+        return name in self.results, self.results.get(name)
 
-    def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
         """Record a result in the thread's log from this process."""
+        name = name_result(context, key)
         if self.checkpoint_config is not None and self.opener is not None:
-            self.opener().put_writes(self.checkpoint_config, {self.prefix + key: value})
-        self.results[key] = value
+            self.opener().put_writes(self.checkpoint_config, {name: value})
+        self.results[name] = value
         return value
 
     def now(self) -> datetime:

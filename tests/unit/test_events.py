@@ -58,9 +58,10 @@ def test_a_run_from_start_to_end(how, recorder):
 
     assert recorder.take(verbose=True) == ["state.create __START__", *SAVED_START, *step, "graph.complete __END__"]
 
+    graph.update_state(CONFIG, {"log": "u"})
     invoke(graph, {}, how=how)
 
-    assert recorder.take()[:3] == ["checkpoint.load a", *SAVED_START]
+    assert recorder.take()[:4] == ["checkpoint.save a", "checkpoint.load a", *SAVED_START]
 
 
 @pytest.mark.requirement("G25")

@@ -27,7 +27,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._engine.concurrent import run_concurrently, run_elsewhere
+from graphkit._engine.concurrent import Scheduler, run_elsewhere
 from graphkit._engine.requests import Start, Task, Wait, Withdraw
 from graphkit.errors import CheckpointStorageError, MaxIterationsError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
@@ -844,9 +844,9 @@ def test_end_among_the_targets_is_that_of_the_subgraph(make, chosen, source):
 
 def test_interrupted_again_it_waits_no_longer():
     def strand():
-        yield from run_elsewhere(Task())
+        yield from run_elsewhere(Task(None, None))
 
-    steps = run_concurrently([strand(), strand()])
+    steps = Scheduler([strand(), strand()], 2).steps()
     assert isinstance(next(steps), Start)
     assert isinstance(steps.send(0), Start)
     assert isinstance(steps.send(1), Wait)

@@ -78,10 +78,8 @@ def test_a_submitted_run_is_queued_until_it_begins(app, saver):
     assert status(saver) == "queued"
 
     (checkpoint,) = saver.list(T)
-    assert checkpoint.node_id == START
-    assert checkpoint.next_node_id == START
-    assert checkpoint.parent_id is None
-    assert dict(checkpoint.state) == {}
+    assert (checkpoint.node_id, checkpoint.next_node_id) == (START, START)
+    assert (checkpoint.parent_id, dict(checkpoint.state)) == (None, {})
     assert app.invoke(None, T)["log"] == ["in", "a", "b"]
     assert status(saver) == "finished"
     infos = saver.history(T)
@@ -93,16 +91,18 @@ def test_a_submitted_run_is_queued_until_it_begins(app, saver):
 def test_a_run_that_was_submitted_is_that_of_invoke(saver):
     app = make_app(saver, DEFAULTED)
     given = {"log": RESET, "x": 1}
-    invoked, submitted = (RunnableConfig(thread, metadata={"who": "me"}) for thread in ("invoked", "submitted"))
+    metadata = {"who": "me", "run_id": "mine"}
+    invoked, submitted = (RunnableConfig(thread, metadata=metadata) for thread in ("invoked", "submitted"))
     app.invoke(given, invoked)
     app.submit(given, submitted)
+    assert "run_id" not in saver.get(submitted).metadata
     app.invoke(None, RunnableConfig("submitted"))
 
     for config in (invoked, submitted):
         latest = saver.get(config)
         assert dict(latest.state) == {"seen": ["default"], "log": ["a", "b"], "x": 1}
         assert latest.metadata.items() >= {"who": "me", "step": 2}.items()
-        assert latest.metadata["run_id"]
+        assert latest.metadata["run_id"] != "mine"
 
 
 def test_a_config_may_name_the_checkpoint_to_start_from(app, saver):

@@ -205,8 +205,6 @@ class RunnableConfig(JavaNames):
             GraphRunnerError: called outside a node.
         """
         context = require_node_context("idempotency_key")
-        if context.journal is None:
-            return context.node_id
         return context.journal.idempotency_key(context)
 
     @property
@@ -231,8 +229,7 @@ class RunnableConfig(JavaNames):
             CheckpointStorageError: the store cannot be read.
             GraphRunnerError: called outside a node.
         """
-        journal = require_node_context("is_cancelled").journal
-        return journal is not None and journal.is_cancelled()
+        return require_node_context("is_cancelled").journal.is_cancelled()
 
     def now(self) -> datetime:
         """Return the time of the run, aware: that of `compile(clock=)` or `Worker(clock=)`, else of the system.
@@ -269,7 +266,7 @@ class RunnableConfig(JavaNames):
         """
         context = require_node_context("once")
         is_recorded, recorded = _find_recorded(context, key)
-        result: T = recorded if is_recorded else _record(context, key, function())
+        result: T = recorded if is_recorded else context.journal.record_result(context, key, function())
         return result
 
     async def aonce(self, key: str, function: Callable[[], Awaitable[T]]) -> T:
@@ -278,7 +275,7 @@ class RunnableConfig(JavaNames):
         is_recorded, recorded = _find_recorded(context, key)
         result: T = recorded
         if not is_recorded:
-            result = await finish_in_thread(_record, context, key, await function())
+            result = await finish_in_thread(context.journal.record_result, context, key, await function())
         return result
 
     if not TYPE_CHECKING:  # type checkers are to report these names of LangGraph's Runtime
@@ -465,15 +462,7 @@ def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
     given: object = key
     if not isinstance(given, str):  # the text of many objects is another one in each process
         raise TypeError(f"the key of once must be a str, not {key!r}")
-    if context.journal is None:
-        return False, None
     return context.journal.find_result(context, key)
-
-
-def _record(context: NodeContext, key: str, result: Any) -> Any:
-    if context.journal is None:
-        return result
-    return context.journal.record_result(context, key, result)
 
 
 def _require_str_or_none(name: str, value: object) -> None:
@@ -597,7 +586,7 @@ def acting_as(principal: Any) -> Iterator[None]:
     Args:
         principal: what the policies of the application know: a name, or an object. None is nobody.
     """
-    token = _ACTING.set(_Acting(principal, _find_run()))
+    token = _ACTING.set(_Acting(principal, find_run()))
     try:
         yield
     finally:
@@ -609,7 +598,7 @@ def get_principal(config: RunnableConfig | None = None) -> Any:
     if config is not None and config.principal is not ABSENT:
         return config.principal
     acting = _ACTING.get()
-    run = _find_run()
+    run = find_run()
     # Code of a node acts as its run does, whoever reads the stream of that run meanwhile, unless the
     # node itself has said otherwise.
     if run is not None and (acting is None or acting.run is not run):
@@ -617,12 +606,10 @@ def get_principal(config: RunnableConfig | None = None) -> Any:
     return None if acting is None else acting.principal
 
 
-def _find_run() -> RunnableConfig | None:
+def find_run() -> RunnableConfig | None:
     """Return the config of the run whose node, edge or hook is executing."""
     context = CURRENT_NODE_CONTEXT.get()
-    if context is None or context.journal is None:
-        return None
-    return context.journal.config
+    return None if context is None else context.journal.config
 
 
 def with_current_principal(config: ConfigLike) -> RunnableConfig:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 import struct
 import sys
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from operator import attrgetter
 from typing import Any, Final
 
 from msgpack import ExtType
@@ -84,59 +87,44 @@ _DATETIME_FORM: Final = struct.Struct(">HBBBBBIB")
 _DATE_FORM: Final = struct.Struct(">HBB")
 _TIME_FORM: Final = struct.Struct(">BBBIB")
 _TIMEDELTA_FORM: Final = struct.Struct(">iii")
+_get_datetime: Final = attrgetter("year", "month", "day", "hour", "minute", "second", "microsecond", "fold")
+_get_time: Final = attrgetter("hour", "minute", "second", "microsecond", "fold")
 
 
-def _write_datetime(value: Any) -> ExtType:
-    data = _DATETIME_FORM.pack(
-        value.year,
-        value.month,
-        value.day,
-        value.hour,
-        value.minute,
-        value.second,
-        value.microsecond,
-        value.fold,
-    )
+def _write_datetime(value: datetime) -> ExtType:
+    data = _DATETIME_FORM.pack(*_get_datetime(value))
     return ExtType(DATETIME, data + _encode_zone(value.tzinfo))
 
 
-def _read_datetime(data: bytes) -> Any:
-    from datetime import datetime
-
+def _read_datetime(data: bytes) -> datetime:
     year, month, day, hour, minute, second, micros, fold = _DATETIME_FORM.unpack_from(data)
     zone = _decode_zone(data[_DATETIME_FORM.size :])
     return datetime(year, month, day, hour, minute, second, micros, zone, fold=fold)
 
 
-def _write_date(value: Any) -> ExtType:
+def _write_date(value: date) -> ExtType:
     return ExtType(DATE, _DATE_FORM.pack(value.year, value.month, value.day))
 
 
-def _read_date(data: bytes) -> Any:
-    from datetime import date
-
+def _read_date(data: bytes) -> date:
     return date(*_DATE_FORM.unpack(data))
 
 
-def _write_time(value: Any) -> ExtType:
-    data = _TIME_FORM.pack(value.hour, value.minute, value.second, value.microsecond, value.fold)
+def _write_time(value: time) -> ExtType:
+    data = _TIME_FORM.pack(*_get_time(value))
     return ExtType(TIME, data + _encode_zone(value.tzinfo))
 
 
-def _read_time(data: bytes) -> Any:
-    from datetime import time
-
+def _read_time(data: bytes) -> time:
     hour, minute, second, micros, fold = _TIME_FORM.unpack_from(data)
     return time(hour, minute, second, micros, _decode_zone(data[_TIME_FORM.size :]), fold=fold)
 
 
-def _write_timedelta(value: Any) -> ExtType:
+def _write_timedelta(value: timedelta) -> ExtType:
     return ExtType(TIMEDELTA, _TIMEDELTA_FORM.pack(value.days, value.seconds, value.microseconds))
 
 
-def _read_timedelta(data: bytes) -> Any:
-    from datetime import timedelta
-
+def _read_timedelta(data: bytes) -> timedelta:
     return timedelta(*_TIMEDELTA_FORM.unpack(data))
 
 
@@ -152,8 +140,6 @@ def _read_zone(data: bytes) -> Any:
 
 def _encode_zone(value: Any) -> bytes:
     """Return the bytes of a tzinfo or of None."""
-    from datetime import UTC, timedelta, timezone
-
     if value is None:
         return b""
     if value is UTC:
@@ -172,8 +158,6 @@ def _encode_zone(value: Any) -> bytes:
 
 def _decode_zone(data: bytes) -> Any:
     """Return the tzinfo or None from the bytes of `_encode_zone`."""
-    from datetime import UTC, timedelta, timezone
-
     if not data:
         return None
     if data == b"\0":
@@ -225,8 +209,6 @@ def _path_writer(flavour: int) -> Callable[[Any], ExtType]:
 
 
 def _read_path(data: bytes) -> Any:
-    import pathlib
-
     name = _PATH_FLAVOURS[data[0]]
     try:
         return getattr(pathlib, name)(_decode_text(data[1:]))
@@ -237,23 +219,6 @@ def _read_path(data: bytes) -> Any:
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 
-
-_WRITERS: Final[dict[str, dict[str, Callable[[Any], ExtType]]]] = {
-    "builtins": {"complex": _write_complex},
-    "datetime": {
-        "datetime": _write_datetime,
-        "date": _write_date,
-        "time": _write_time,
-        "timedelta": _write_timedelta,
-        "timezone": _write_zone,
-    },
-    "zoneinfo": {"ZoneInfo": _write_zone},
-    "uuid": {"UUID": _write_uuid},
-    "decimal": {"Decimal": _write_decimal},
-    "pathlib": {name: _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
-}
-"""Writers by module and class. Never imports these modules: one that is not imported has no
-instances."""
 
 READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     INT: _read_int,
@@ -270,17 +235,30 @@ READERS: Final[dict[int, Callable[[bytes], Any]]] = {
 }
 """The functions that read ext types, by code."""
 
-_encoders: dict[type, Callable[[Any], ExtType]] = {}
+_encoders: Final[dict[type, Callable[[Any], ExtType]]] = {
+    complex: _write_complex,
+    datetime: _write_datetime,
+    date: _write_date,
+    time: _write_time,
+    timedelta: _write_timedelta,
+    timezone: _write_zone,
+    **{getattr(pathlib, name): _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
+}
+"""The functions that write the objects of a class; those of `_LATE` once they are known."""
+_LATE: Final[dict[str, tuple[str, Callable[[Any], ExtType]]]] = {
+    "Decimal": ("decimal", _write_decimal),
+    "UUID": ("uuid", _write_uuid),
+    "ZoneInfo": ("zoneinfo", _write_zone),
+}
+"""The same by the names of classes, with their modules. Never imports these: one that is not imported has no
+objects."""
 
 
 def find_encoder(cls: type) -> Callable[[Any], ExtType] | None:
-    """Return the function that writes instances of a class; None if it is not one of these."""
-    known = _encoders.get(cls)
-    if known is not None:
-        return known
-    for module, writers in _WRITERS.items():
-        writer = writers.get(cls.__name__)
+    """Return the function that writes objects of a class; None if it is not one of these."""
+    if cls not in _encoders and cls.__name__ in _LATE:
+        module, write = _LATE[cls.__name__]
         # Another class may have the same name.
-        if writer is not None and getattr(sys.modules.get(module), cls.__name__, None) is cls:
-            return _encoders.setdefault(cls, writer)
-    return None
+        if getattr(sys.modules.get(module), cls.__name__, None) is cls:
+            _encoders[cls] = write
+    return _encoders.get(cls)

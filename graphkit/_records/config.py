@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
 from graphkit._options import check_count, check_executor, show_options
-from graphkit._public_names import JavaNames, NameElsewhere
+from graphkit._public_names import JavaBuilder, JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
@@ -365,7 +365,7 @@ class RunnableConfig(JavaNames):
     @staticmethod
     def builder(config: RunnableConfig | None = None) -> RunnableConfigBuilder:
         """Return a builder, as in Java; it starts from `config` if there is one."""
-        return RunnableConfigBuilder(config)
+        return RunnableConfigBuilder(RunnableConfig, vars(config or _DEFAULT))
 
     # Java names
     withStreamMode = with_stream_mode
@@ -402,15 +402,8 @@ class RunnableConfig(JavaNames):
 
 
 @final
-class RunnableConfigBuilder:
+class RunnableConfigBuilder(JavaBuilder[RunnableConfig]):
     """Java's builder for a RunnableConfig; Python callers pass keywords instead."""
-
-    def __init__(self, config: RunnableConfig | None = None) -> None:
-        self._config = config or _DEFAULT
-
-    def _with(self, **changes: Any) -> Self:
-        self._config = self._config.replace(**changes)
-        return self
 
     def threadId(self, thread_id: str | None) -> Self:
         return self._with(thread_id=thread_id)
@@ -442,7 +435,7 @@ class RunnableConfigBuilder:
         return self._with(executor=executor)
 
     def addParallelNodeExecutor(self, node_id: str, executor: Executor) -> Self:
-        executors = self._config.executor
+        executors = self._keywords["executor"]
         others = executors if isinstance(executors, Mapping) else {}
         return self._with(executor={**others, node_id: executor})
 
@@ -450,12 +443,9 @@ class RunnableConfigBuilder:
         return self._with(metadata=metadata)
 
     def addMetadata(self, key: str, value: Any) -> Self:
-        return self._with(metadata={**self._config.metadata, key: value})
+        return self._with(metadata={**self._keywords["metadata"], key: value})
 
     putMetadata = addMetadata
-
-    def build(self) -> RunnableConfig:
-        return self._config
 
 
 def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
@@ -123,15 +123,7 @@ class RunnableConfig(JavaNames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values["metadata"] = dict(self.metadata)
-        if self.principal is ABSENT:
-            del values["principal"]
-        return RunnableConfig._unpickle, (values,)
-
-    @classmethod
-    def _unpickle(cls, values: dict[str, Any]) -> RunnableConfig:
-        return cls(**values)
+        return partial(RunnableConfig, **{**vars(self), "metadata": dict(self.metadata)}), ()
 
     @classmethod
     def of(cls, config: ConfigLike) -> RunnableConfig:

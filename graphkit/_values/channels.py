@@ -352,12 +352,9 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
         if digest not in seen or not (_has_item(old, item) or _has_item(missing, item)):
             missing.append(item)
             seen.add(digest)
-    if not isinstance(old, FrozenList):
-        if missing:
-            return [*old, *missing]
-        return old
-    new = extend_frozen(old, missing) if missing else old
-    new.seen = seen
+    new = _append_all(old, missing) if missing else old
+    if isinstance(new, FrozenList):
+        new.seen = seen
     return new
 
 

@@ -300,16 +300,7 @@ class Reader:
         try:
             if number == NAMEDTUPLE:
                 return entry.make(dict(value))
-            fields = {field: thaw(item) for field, item in value.items()}
-            if number == DATACLASS:
-                return entry.make(fields)
-            fields_set, extra, private = more
-            return entry.make_model(
-                fields,
-                fields_set,
-                extra=thaw(extra),
-                private=thaw(private),
-            )
+            return entry.make(thaw(value), *map(thaw, more))
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
 

@@ -197,7 +197,7 @@ class TaskFutures:
             for output in remote.outputs:
                 context.dispatch(output)
             for event in outcome.events:
-                context.post_event(*event)
+                context.journal.post_event(context, *event)
         return outcome.result, outcome.error
 
     def withdraw(self, request: Withdraw) -> None:

@@ -235,7 +235,7 @@ class RunnableConfig(JavaNames):
         context = CURRENT_NODE_CONTEXT.get()
         if context is None:
             raise GraphRunnerError("now() works inside a running graph only")
-        return context.now()
+        return context.journal.now()
 
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Call a function with a side effect once in this execution of the node.

@@ -151,18 +151,10 @@ class NodeContext:
         """Whether this attempt made a call that had no answer, and so raised GraphInterrupt."""
         return self.interrupt_calls > len(self.answers)
 
-    def now(self) -> datetime:
-        """Return the time of the run."""
-        return self.journal.now()
-
     def dispatch(self, output: Any) -> None:
         """Pass an output to the stream: at once, or when the node is done."""
         if not self.journal.dispatch(output):
             self.outputs.append(output)
-
-    def post_event(self, type: str, data: dict[str, Any]) -> None:
-        """Post an event to the observers of the run, if it has any."""
-        self.journal.post_event(self, type, data)
 
 
 CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_node_context", default=None)
@@ -186,7 +178,7 @@ def post_event(type: str, data: dict[str, Any]) -> None:
     """Post an event to the observers of the run that the calling code is part of; without a run, do nothing."""
     context = CURRENT_NODE_CONTEXT.get()
     if context is not None:
-        context.post_event(type, data)
+        context.journal.post_event(context, type, data)
 
 
 def interrupt(
@@ -261,7 +253,7 @@ def wait_until(time: datetime) -> None:
     """
     context = require_node_context("wait_until()")
     time = _to_utc("wait_until()", time)
-    _wait(context, time, is_over=time <= context.now())
+    _wait(context, time, is_over=time <= context.journal.now())
 
 
 def _wait(context: NodeContext, due: timedelta | datetime, *, is_over: bool) -> None:

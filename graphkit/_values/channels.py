@@ -105,13 +105,9 @@ class RemoveByHash(RemoveIdentifier):
         self.value = value
 
     def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the index does not matter here
-        if _is_same(element, self.value):
-            return 0
-        return 1
+        return int(not _is_same(element, self.value))
 
     # Java names
-    compareTo = compare_to
-
     @staticmethod
     def of(value: Any) -> RemoveByHash:
         """Java's factory."""
@@ -254,15 +250,12 @@ class Channels:
             return Channel(first, second)
         if first is None:
             return Channel(reducer, default)
-        is_default = True
         if not isinstance(first, type):
             try:
                 inspect.signature(first).bind()
             except (TypeError, ValueError):  # it needs arguments, or is a builtin without a signature, such as max
-                is_default = False
-        if is_default:
-            return Channel(reducer, first)
-        return Channel(first, default)
+                return Channel(first, default)
+        return Channel(reducer, first)
 
     @staticmethod
     def appender(default: Callable[[], list[Any]] = list) -> AppenderChannel:

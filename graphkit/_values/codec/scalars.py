@@ -60,17 +60,6 @@ def _decode_text(data: bytes) -> str:
     return str(data, "utf-8", "surrogatepass")
 
 
-_COMPLEX_FORM: Final = struct.Struct(">dd")
-
-
-def _write_complex(value: complex) -> ExtType:
-    return ExtType(COMPLEX, _COMPLEX_FORM.pack(value.real, value.imag))
-
-
-def _read_complex(data: bytes) -> complex:
-    return complex(*_COMPLEX_FORM.unpack(data))
-
-
 def _write_decimal(value: Any) -> ExtType:
     return ExtType(DECIMAL, str(value).encode("ascii"))
 
@@ -81,51 +70,7 @@ def _read_decimal(data: bytes) -> Any:
     return Decimal(str(data, "ascii"))
 
 
-# --- dates and times --------------------------------------------------------------------------------------------------
-
-_DATETIME_FORM: Final = struct.Struct(">HBBBBBIB")
-_DATE_FORM: Final = struct.Struct(">HBB")
-_TIME_FORM: Final = struct.Struct(">BBBIB")
-_TIMEDELTA_FORM: Final = struct.Struct(">iii")
-_get_datetime: Final = attrgetter("year", "month", "day", "hour", "minute", "second", "microsecond", "fold")
-_get_time: Final = attrgetter("hour", "minute", "second", "microsecond", "fold")
-
-
-def _write_datetime(value: datetime) -> ExtType:
-    data = _DATETIME_FORM.pack(*_get_datetime(value))
-    return ExtType(DATETIME, data + _encode_zone(value.tzinfo))
-
-
-def _read_datetime(data: bytes) -> datetime:
-    year, month, day, hour, minute, second, micros, fold = _DATETIME_FORM.unpack_from(data)
-    zone = _decode_zone(data[_DATETIME_FORM.size :])
-    return datetime(year, month, day, hour, minute, second, micros, zone, fold=fold)
-
-
-def _write_date(value: date) -> ExtType:
-    return ExtType(DATE, _DATE_FORM.pack(value.year, value.month, value.day))
-
-
-def _read_date(data: bytes) -> date:
-    return date(*_DATE_FORM.unpack(data))
-
-
-def _write_time(value: time) -> ExtType:
-    data = _TIME_FORM.pack(*_get_time(value))
-    return ExtType(TIME, data + _encode_zone(value.tzinfo))
-
-
-def _read_time(data: bytes) -> time:
-    hour, minute, second, micros, fold = _TIME_FORM.unpack_from(data)
-    return time(hour, minute, second, micros, _decode_zone(data[_TIME_FORM.size :]), fold=fold)
-
-
-def _write_timedelta(value: timedelta) -> ExtType:
-    return ExtType(TIMEDELTA, _TIMEDELTA_FORM.pack(value.days, value.seconds, value.microseconds))
-
-
-def _read_timedelta(data: bytes) -> timedelta:
-    return timedelta(*_TIMEDELTA_FORM.unpack(data))
+# --- zones ------------------------------------------------------------------------------------------------------------
 
 
 def _write_zone(value: Any) -> ExtType:
@@ -223,11 +168,6 @@ def _read_path(data: bytes) -> Any:
 READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     INT: _read_int,
     STR: _decode_text,
-    COMPLEX: _read_complex,
-    DATETIME: _read_datetime,
-    DATE: _read_date,
-    TIME: _read_time,
-    TIMEDELTA: _read_timedelta,
     ZONE: _read_zone,
     UUID: _read_uuid,
     DECIMAL: _read_decimal,
@@ -236,11 +176,6 @@ READERS: Final[dict[int, Callable[[bytes], Any]]] = {
 """The functions that read ext types, by code."""
 
 _encoders: Final[dict[type, Callable[[Any], ExtType]]] = {
-    complex: _write_complex,
-    datetime: _write_datetime,
-    date: _write_date,
-    time: _write_time,
-    timedelta: _write_timedelta,
     timezone: _write_zone,
     **{getattr(pathlib, name): _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
 }
@@ -252,6 +187,36 @@ _LATE: Final[dict[str, tuple[str, Callable[[Any], ExtType]]]] = {
 }
 """The same by the names of classes, with their modules. Never imports these: one that is not imported has no
 objects."""
+
+
+def _add_fixed(code: int, cls: type[Any], form: str, *attributes: str) -> None:
+    """Store objects of a class as some of their attributes, of which its constructor makes them again."""
+    layout = struct.Struct(form)
+    get_attributes = attrgetter(*attributes)
+    _encoders[cls] = lambda value: ExtType(code, layout.pack(*get_attributes(value)))
+    READERS[code] = lambda data: cls(*layout.unpack(data))
+
+
+_add_fixed(COMPLEX, complex, ">dd", "real", "imag")
+_add_fixed(DATE, date, ">HBB", "year", "month", "day")
+_add_fixed(TIMEDELTA, timedelta, ">iii", "days", "seconds", "microseconds")
+
+
+def _add_zoned(code: int, cls: type[Any], form: str, *attributes: str) -> None:
+    """As `_add_fixed`, for a class with a fold and a zone, which come last."""
+    layout = struct.Struct(form)
+    get_attributes = attrgetter(*attributes, "fold")
+
+    def read(data: bytes) -> Any:
+        *values, fold = layout.unpack_from(data)
+        return cls(*values, _decode_zone(data[layout.size :]), fold=fold)
+
+    _encoders[cls] = lambda value: ExtType(code, layout.pack(*get_attributes(value)) + _encode_zone(value.tzinfo))
+    READERS[code] = read
+
+
+_add_zoned(DATETIME, datetime, ">HBBBBBIB", "year", "month", "day", "hour", "minute", "second", "microsecond")
+_add_zoned(TIME, time, ">BBBIB", "hour", "minute", "second", "microsecond")
 
 
 def find_encoder(cls: type) -> Callable[[Any], ExtType] | None:

@@ -15,11 +15,8 @@ from msgpack import ExtType
 from graphkit._values.codec.type_registry import UnstorableError
 from graphkit.errors import CheckpointSerializationError
 
-# The numbers in stored data, which never change; `Codec` documents them. Ext types, then marks.
+# The ext types in stored data, which never change; `Codec` documents them.
 MARK, INT, STR, COMPLEX, DATETIME, DATE, TIME, TIMEDELTA, ZONE, UUID, DECIMAL, PATH = range(12)
-MAP, TUPLE, SET, FROZENSET, ENUM, NAMEDTUPLE, DATACLASS, PYDANTIC = range(8)
-MARKS: Final = tuple(ExtType(MARK, bytes([mark])) for mark in range(8))
-"""The marks as the writer packs them."""
 
 
 # --- numbers and text -------------------------------------------------------------------------------------------------

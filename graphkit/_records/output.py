@@ -267,8 +267,7 @@ class InterruptionMetadata(NodeOutput[StateT]):
     def nodeId(self) -> str:
         return self.node
 
-    def getNodeId(self) -> str:
-        return self.node
+    getNodeId = nodeId
 
 
 @final
@@ -367,14 +366,11 @@ class StateSnapshot(NodeOutput[StateT]):
     def checkpointId(self) -> str:
         return self.checkpoint_id
 
+    getNextNodeId = nextNodeId
+    getCheckpointId = checkpointId
+
     def getNodeId(self) -> str:
         return self.node
-
-    def getNextNodeId(self) -> str | None:
-        return self.next
-
-    def getCheckpointId(self) -> str:
-        return self.checkpoint_id
 
     def getState(self) -> StateT:
         return self.state

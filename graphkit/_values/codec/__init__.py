@@ -352,7 +352,6 @@ class _NotPlain(Exception):  # noqa: N818 - never leaves this module
     """The data have types that msgpack lacks."""
 
 
-_READ_OPTIONS: Final[dict[str, Any]] = {"strict_map_key": False, "timestamp": 3}
 _FALLBACK_ERRORS: Final = (OverflowError, ValueError, TypeError, RecursionError)
 """The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles
 the value."""
@@ -568,14 +567,10 @@ class Codec:
             try:
                 # The first ext type means that the data are not plain: then all is read again, with the
                 # hooks of a Reader, which take about as long as msgpack for every container.
-                value = unpackb(
-                    data, ext_hook=_not_plain, list_hook=FrozenList, object_hook=FrozenDict, **_READ_OPTIONS
-                )
+                value = _unpack(data, _not_plain, FrozenList, FrozenDict)
             except _NotPlain:
                 reader = Reader(self._registry)
-                value = unpackb(
-                    data, ext_hook=reader.read_ext, list_hook=reader.read_array, object_hook=read_dict, **_READ_OPTIONS
-                )
+                value = _unpack(data, reader.read_ext, reader.read_array, read_dict)
                 if reader.open_marks:
                     raise ValueError("a mark that is not the first element of an array") from None
                 return value
@@ -605,6 +600,11 @@ def _packed(tree: object) -> bytes:
     # read back.
     packed: bytes = packb([tree])
     return packed[1:]
+
+
+def _unpack(data: bytes, ext: Callable[..., Any], array: Callable[..., Any], map_: Callable[..., Any]) -> Any:
+    # Each keyword written out: msgpack takes a third longer for a short value if a mapping has them.
+    return unpackb(data, ext_hook=ext, list_hook=array, object_hook=map_, strict_map_key=False, timestamp=3)
 
 
 def _not_plain(_code: int, _data: bytes) -> NoReturn:

@@ -86,10 +86,9 @@ class _Frozen:
         # consists of nothing else: the codec gives the class to msgpack, which calls it for each list.
         # A slot that is set costs no more than any attribute.
         if name == "kind":
-            compute: Callable[[Any], int] = _kind_of_dict if type(self) is FrozenDict else _kind_of_all
-            self.kind = compute(self)  # type: ignore[misc]  # a slot of the subclasses
+            self.kind = _kind_of_all(self) if type(self) is FrozenList else _kind_of_dict(self)  # type: ignore[arg-type, misc]
             return self.kind
-        if name in type(self).__slots__:
+        if name == "size" or (name in ("base", "ids", "seen") and type(self) is FrozenList):
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
-from functools import partial, wraps
+from functools import wraps
 from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
@@ -123,7 +123,11 @@ class RunnableConfig(JavaNames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
-        return partial(RunnableConfig, **{**vars(self), "metadata": dict(self.metadata)}), ()
+        return RunnableConfig._unpickle, ({**vars(self), "metadata": dict(self.metadata)},)
+
+    @classmethod
+    def _unpickle(cls, values: dict[str, Any]) -> RunnableConfig:
+        return cls(**values)
 
     @classmethod
     def of(cls, config: ConfigLike) -> RunnableConfig:

@@ -262,16 +262,21 @@ class RunnableConfig(JavaNames):
         """
         context = require_node_context("once")
         is_recorded, recorded = _find_recorded(context, key)
-        result: T = recorded if is_recorded else context.journal.record_result(context, key, function())
+        if not is_recorded:
+            value = function()
+            # Asked only now: a run that has ended meanwhile has taken its journal away.
+            recorded = context.journal.record_result(context, key, value)
+        result: T = recorded
         return result
 
     async def aonce(self, key: str, function: Callable[[], Awaitable[T]]) -> T:
         """As `once`, for an asynchronous function. A thread writes the record."""
         context = require_node_context("aonce")
         is_recorded, recorded = _find_recorded(context, key)
-        result: T = recorded
         if not is_recorded:
-            result = await finish_in_thread(context.journal.record_result, context, key, await function())
+            value = await function()
+            recorded = await finish_in_thread(context.journal.record_result, context, key, value)
+        result: T = recorded
         return result
 
     if not TYPE_CHECKING:  # type checkers are to report these names of LangGraph's Runtime

@@ -123,7 +123,10 @@ class RunnableConfig(JavaNames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
-        return RunnableConfig._unpickle, ({**vars(self), "metadata": dict(self.metadata)},)
+        values = {**vars(self), "metadata": dict(self.metadata)}
+        if self.principal is ABSENT:  # it has no public name, and a pickle names no private module
+            del values["principal"]
+        return RunnableConfig._unpickle, (values,)
 
     @classmethod
     def _unpickle(cls, values: dict[str, Any]) -> RunnableConfig:

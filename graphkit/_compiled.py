@@ -41,8 +41,7 @@ from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology, describe_unknown_node
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode, with_current_principal
-from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode, find_run, with_current_principal
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import is_cancelled, subgraph_interrupts, waiting_interrupts
@@ -626,8 +625,8 @@ def _check_executors(executors: Mapping[str, object], topology: Topology) -> Non
     Raises:
         GraphStateError: one is for a node that neither forks nor is a map, or for none.
     """
-    context = CURRENT_NODE_CONTEXT.get()
-    if context is not None and context.journal is not None and context.journal.config.executor is executors:
+    run = find_run()
+    if run is not None and run.executor is executors:
         return  # a node passes its config on: the ids are those of the graph that it is in
     known = topology.find_parallel()
     for name in executors:

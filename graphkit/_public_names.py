@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any, ForwardRef, NoReturn
+from typing import Any, ForwardRef, Generic, NoReturn, Self, TypeVar
+
+T = TypeVar("T")
 
 
 def set_public_module(namespace: Mapping[str, Any], module_name: str) -> None:
@@ -112,6 +114,25 @@ class JavaNames:
                     setattr(cls, camel, own[name])
                 elif camel in own and name not in own:
                     setattr(cls, name, own[camel])
+
+
+class JavaBuilder(Generic[T]):
+    """Java's builder of an object; Python callers pass keywords to its class instead.
+
+    A subclass has a method for each keyword.
+    """
+
+    def __init__(self, cls: Callable[..., T], keywords: Mapping[str, Any]) -> None:
+        self._cls = cls
+        self._keywords = dict(keywords)
+
+    def _with(self, **changes: Any) -> Self:
+        self._keywords.update(changes)
+        return self
+
+    def build(self) -> T:
+        """Make the object; its class says what this raises."""
+        return self._cls(**self._keywords)
 
 
 class NameElsewhere:

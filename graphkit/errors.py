@@ -56,15 +56,13 @@ class GraphKitError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the attributes: `args` holds the derived message, not the arguments."""
-        return _rebuild, (type(self), self.args, dict(self.__dict__))
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
-def _rebuild(cls: type[GraphKitError], args: tuple[object, ...], attributes: dict[str, object]) -> GraphKitError:
+def _rebuild(cls: type[GraphKitError], args: tuple[object, ...]) -> GraphKitError:
     error = cls.__new__(cls, *args)
     if isinstance(error, OSError):
         OSError.__init__(error, *args)  # OSError keeps errno outside __dict__
-    error.args = args
-    error.__dict__.update(attributes)
     return error
 
 

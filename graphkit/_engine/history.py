@@ -32,7 +32,7 @@ from graphkit._engine.state import EMPTY, SCHEMA_VERSION, RunState, include_subg
 from graphkit._plan.compile_config import Program
 from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import END, START, RunnableConfig
-from graphkit._records.context import ABSENT, Expired, NodeContext, StopTerms
+from graphkit._records.context import ABSENT, Expired, Journal, NodeContext, StopTerms
 from graphkit._records.output import GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
@@ -309,7 +309,7 @@ class RunMetadata:
 
 
 @final
-class RunHistory:
+class RunHistory(Journal):
     """The stored history of a run, of a nested run or of an update; the journal of its nodes.
 
     Attributes:
@@ -362,7 +362,7 @@ class RunHistory:
         """
         self.program = program
         self.requested_config = config
-        self.config = config.with_check_point_id(None)
+        self.config: RunnableConfig = config.with_check_point_id(None)
         self.saver = saver
         self.outer = outer
         self.control: RunControl = RunControl(saver, self.config) if outer is None else outer.control

@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
@@ -29,7 +28,7 @@ from graphkit._engine.history import RunHistory, name_result
 from graphkit._engine.requests import Close, Collected, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL, GraphInterrupt, Journal, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
 from graphkit._to_thread import HeldCancellation, Outcome, judge_cancellation, unwrap_outcome, wait_until_done
@@ -198,7 +197,7 @@ class TaskFutures:
             for output in remote.outputs:
                 context.dispatch(output)
             for event in outcome.events:
-                context.post_event(*event)
+                context.journal.post_event(context, *event)
         return outcome.result, outcome.error
 
     def withdraw(self, request: Withdraw) -> None:
@@ -443,8 +442,12 @@ def make_remote_task(history: RunHistory, task: RunNode) -> RunNode:
 
 @final
 @dataclass(slots=True, kw_only=True)
-class RemoteJournal:
-    """The journal of a node execution in another process: it writes to the thread's log itself."""
+class RemoteJournal(Journal):
+    """The journal of a node execution in another process: it writes to the thread's log itself.
+
+    The time is that of this process, for a clock of the run is in the run's process. The run passes outputs on when the
+    node has finished.
+    """
 
     key: str
     """The idempotency key of the node execution."""
@@ -493,10 +496,6 @@ class RemoteJournal:
         self.results[name] = value
         return value
 
-    def now(self) -> datetime:
-        """Return the time of this process: a clock of the run is in the run's process."""
-        return datetime.now(UTC)
-
     def is_cancelled(self) -> bool:
         """Return whether the run was asked to end as cancelled; looks at most every `LOOK_INTERVAL` seconds."""
         if self.control_opener is not None and not self.was_cancelled and monotonic() >= self.next_look:
@@ -508,10 +507,6 @@ class RemoteJournal:
     def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""
         self.events.append((type, data))
-
-    def dispatch(self, _output: Any) -> bool:
-        """Return False: the run passes the output on when the node has finished."""
-        return False
 
 
 def perform(task: RunNode) -> TaskOutcome:
@@ -542,5 +537,5 @@ def perform(task: RunNode) -> TaskOutcome:
             error = RuntimeError(describe_error(raised))
             error.__notes__ = raised.__notes__
     left = copy(context)  # threads that the node has left behind keep the journal
-    left.journal = None
+    left.journal = NO_JOURNAL
     return TaskOutcome(result=result, error=error, context=left, events=journal.events)

@@ -28,7 +28,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from contextlib import aclosing, nullcontext
 from contextvars import copy_context
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from queue import Empty
@@ -45,7 +45,6 @@ from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
-    from graphkit._records.config import RunnableConfig
 
 # The four kinds of call: sync or async, and with chunks or without.
 #
@@ -418,9 +417,8 @@ class _TimedAttempt:
             # but they are closed or no longer read: it cannot change the run or the next attempt.
             self.own_context = copy(self.context)
             self.own_context.outputs = []
-            if self.context.journal is not None:
-                self.journal = _GuardedJournal(self.context.journal, budget)
-                self.own_context.journal = self.journal
+            self.journal = _GuardedJournal(self.context.journal, budget)
+            self.own_context.journal = self.journal
             variables.run(CURRENT_NODE_CONTEXT.set, self.own_context)
         self.thread = JobThread(f"graphkit-{budget.node_id}", variables, is_daemon=True)
 
@@ -455,18 +453,15 @@ class _TimedAttempt:
 
 
 @final
-@dataclass(slots=True, eq=False, repr=False)
-class _GuardedJournal:
+class _GuardedJournal(Journal):
     """A journal that refuses to record once the attempt is over."""
 
-    journal: Journal
-    budget: _TimeBudget
-    lock: Lock = field(default_factory=Lock)
-    is_open: bool = True
-
-    @property
-    def config(self) -> RunnableConfig:
-        return self.journal.config
+    def __init__(self, journal: Journal, budget: _TimeBudget) -> None:
+        self.config = journal.config
+        self.journal = journal
+        self.budget = budget
+        self.lock = Lock()
+        self.is_open = True
 
     def idempotency_key(self, context: NodeContext) -> str:
         return self.journal.idempotency_key(context)

@@ -23,6 +23,7 @@ from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._plan.topology import Topology
+from graphkit._public_names import JavaBuilder
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_namespace
 from graphkit._wording import check_options, name_type
@@ -144,7 +145,7 @@ class CompileConfig:
     @staticmethod
     def builder(config: CompileConfig | None = None) -> CompileConfigBuilder:
         """Return a builder, as in Java, optionally starting from another config."""
-        return CompileConfigBuilder(config)
+        return CompileConfigBuilder(CompileConfig, vars(config or CompileConfig()))
 
     # Java names
     def checkpointSaver(self) -> BaseCheckpointSaver | None:
@@ -224,15 +225,8 @@ def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
 
 
 @final
-class CompileConfigBuilder:
+class CompileConfigBuilder(JavaBuilder[CompileConfig]):
     """Java's builder for a CompileConfig; Python callers pass keywords."""
-
-    def __init__(self, config: CompileConfig | None = None) -> None:
-        self._config = config or CompileConfig()
-
-    def _with(self, **changes: Any) -> Self:
-        self._config = self._config.replace(**changes)
-        return self
 
     def checkpointSaver(self, saver: BaseCheckpointSaver | None) -> Self:
         return self._with(checkpoint_saver=saver)
@@ -295,9 +289,6 @@ class CompileConfigBuilder:
 
     def clock(self, clock: Callable[[], datetime] | None) -> Self:
         return self._with(clock=clock)
-
-    def build(self) -> CompileConfig:
-        return self._config
 
 
 # A topology under its options; the programs of nested graphs

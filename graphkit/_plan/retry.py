@@ -13,7 +13,7 @@ from typing import Any, Self, final
 
 from graphkit._options import check_function
 from graphkit._plan.calls import Attempts, run_again
-from graphkit._public_names import JavaNames
+from graphkit._public_names import JavaBuilder, JavaNames
 from graphkit._wording import name_type
 from graphkit.errors import InterruptExpiredError
 
@@ -107,7 +107,7 @@ class RetryPolicy(JavaNames):
     @staticmethod
     def builder(policy: RetryPolicy | None = None) -> RetryPolicyBuilder:
         """Return a builder, as in Java, optionally starting from another policy."""
-        return RetryPolicyBuilder(policy)
+        return RetryPolicyBuilder(RetryPolicy, vars(policy or RetryPolicy()))
 
     # Java names
     delayAfter = delay_after
@@ -115,19 +115,13 @@ class RetryPolicy(JavaNames):
 
 
 @final
-class RetryPolicyBuilder:
+class RetryPolicyBuilder(JavaBuilder[RetryPolicy]):
     """Java's builder for a RetryPolicy; Python callers pass keywords.
 
     A Duration is a timedelta, or a number of seconds.
     """
 
-    def __init__(self, policy: RetryPolicy | None = None) -> None:
-        self._policy = policy or RetryPolicy()
-        self._retry_on: tuple[Retryable, ...] = ()
-
-    def _with(self, **changes: Any) -> Self:
-        self._policy = self._policy.replace(**changes)
-        return self
+    _retry_on: tuple[Retryable, ...] = ()
 
     def maxAttempts(self, attempts: int) -> Self:
         return self._with(max_attempts=attempts)
@@ -148,9 +142,6 @@ class RetryPolicyBuilder:
         # As in Java, the errors of several calls add up.
         self._retry_on += _parse_retry_on(errors)
         return self._with(retry_on=self._retry_on)
-
-    def build(self) -> RetryPolicy:
-        return self._policy
 
 
 @final

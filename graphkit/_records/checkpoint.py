@@ -11,7 +11,7 @@ from os import urandom
 from time import time_ns
 from typing import Any, Final, Self, final
 
-from graphkit._public_names import JavaNames
+from graphkit._public_names import JavaBuilder, JavaNames
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes, merge
@@ -203,7 +203,12 @@ class Checkpoint(JavaNames):
     @staticmethod
     def builder(checkpoint: Checkpoint | None = None) -> CheckpointBuilder:
         """Return a builder, as in Java; it starts from `checkpoint` if there is one."""
-        return CheckpointBuilder(checkpoint)
+        fields: dict[str, Any] = {}
+        if checkpoint is not None:
+            fields = dict(zip(_FIELDS, _get_fields(checkpoint), strict=True))
+            del fields["created_us"]
+            fields["created_at"] = checkpoint.created_at
+        return CheckpointBuilder(Checkpoint, fields)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint):
@@ -264,48 +269,29 @@ def replace_fields(checkpoint: Checkpoint, **changes: Any) -> Checkpoint:
 
 
 @final
-class CheckpointBuilder:
+class CheckpointBuilder(JavaBuilder[Checkpoint]):
     """Java's builder for a Checkpoint; Python callers pass keywords instead."""
 
-    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
-        self._fields: dict[str, Any] = {}
-        if checkpoint is not None:
-            self._fields = dict(zip(_FIELDS, _get_fields(checkpoint), strict=True))
-            del self._fields["created_us"]
-            self._fields["created_at"] = checkpoint.created_at
-
-    def _with(self, name: str, value: object) -> Self:
-        self._fields[name] = value
-        return self
-
     def id(self, id: str) -> Self:
-        return self._with("id", id)
+        return self._with(id=id)
 
     def nodeId(self, node_id: str) -> Self:
-        return self._with("node_id", node_id)
+        return self._with(node_id=node_id)
 
     def nextNodeId(self, next_node_id: str | None) -> Self:
-        return self._with("next_node_id", next_node_id)
+        return self._with(next_node_id=next_node_id)
 
     def parentId(self, parent_id: str | None) -> Self:
-        return self._with("parent_id", parent_id)
+        return self._with(parent_id=parent_id)
 
     def createdAt(self, created_at: datetime) -> Self:
-        return self._with("created_at", created_at)
+        return self._with(created_at=created_at)
 
     def metadata(self, metadata: Mapping[str, Any]) -> Self:
-        return self._with("metadata", metadata)
+        return self._with(metadata=metadata)
 
     def state(self, state: AgentState | Mapping[str, Any]) -> Self:
-        return self._with("state", state)
-
-    def build(self) -> Checkpoint:
-        """Make the checkpoint.
-
-        Raises:
-            TypeError: nodeId, nextNodeId or state is missing.
-        """
-        return Checkpoint(**self._fields)
+        return self._with(state=state)
 
 
 @final

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
 from graphkit._options import check_count, check_executor, show_options
-from graphkit._public_names import JavaNames, NameElsewhere
+from graphkit._public_names import JavaBuilder, JavaNames, NameElsewhere
 from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
@@ -123,9 +123,8 @@ class RunnableConfig(JavaNames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values["metadata"] = dict(self.metadata)
-        if self.principal is ABSENT:
+        values = {**vars(self), "metadata": dict(self.metadata)}
+        if self.principal is ABSENT:  # it has no public name, and a pickle names no private module
             del values["principal"]
         return RunnableConfig._unpickle, (values,)
 
@@ -205,8 +204,6 @@ class RunnableConfig(JavaNames):
             GraphRunnerError: called outside a node.
         """
         context = require_node_context("idempotency_key")
-        if context.journal is None:
-            return context.node_id
         return context.journal.idempotency_key(context)
 
     @property
@@ -231,8 +228,7 @@ class RunnableConfig(JavaNames):
             CheckpointStorageError: the store cannot be read.
             GraphRunnerError: called outside a node.
         """
-        journal = require_node_context("is_cancelled").journal
-        return journal is not None and journal.is_cancelled()
+        return require_node_context("is_cancelled").journal.is_cancelled()
 
     def now(self) -> datetime:
         """Return the time of the run, aware: that of `compile(clock=)` or `Worker(clock=)`, else of the system.
@@ -246,7 +242,7 @@ class RunnableConfig(JavaNames):
         context = CURRENT_NODE_CONTEXT.get()
         if context is None:
             raise GraphRunnerError("now() works inside a running graph only")
-        return context.now()
+        return context.journal.now()
 
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Call a function with a side effect once in this execution of the node.
@@ -269,16 +265,21 @@ class RunnableConfig(JavaNames):
         """
         context = require_node_context("once")
         is_recorded, recorded = _find_recorded(context, key)
-        result: T = recorded if is_recorded else _record(context, key, function())
+        if not is_recorded:
+            value = function()
+            # Asked only now: a run that has ended meanwhile has taken its journal away.
+            recorded = context.journal.record_result(context, key, value)
+        result: T = recorded
         return result
 
     async def aonce(self, key: str, function: Callable[[], Awaitable[T]]) -> T:
         """As `once`, for an asynchronous function. A thread writes the record."""
         context = require_node_context("aonce")
         is_recorded, recorded = _find_recorded(context, key)
-        result: T = recorded
         if not is_recorded:
-            result = await finish_in_thread(_record, context, key, await function())
+            value = await function()
+            recorded = await finish_in_thread(context.journal.record_result, context, key, value)
+        result: T = recorded
         return result
 
     if not TYPE_CHECKING:  # type checkers are to report these names of LangGraph's Runtime
@@ -368,7 +369,7 @@ class RunnableConfig(JavaNames):
     @staticmethod
     def builder(config: RunnableConfig | None = None) -> RunnableConfigBuilder:
         """Return a builder, as in Java; it starts from `config` if there is one."""
-        return RunnableConfigBuilder(config)
+        return RunnableConfigBuilder(RunnableConfig, vars(config or _DEFAULT))
 
     # Java names
     withStreamMode = with_stream_mode
@@ -405,15 +406,8 @@ class RunnableConfig(JavaNames):
 
 
 @final
-class RunnableConfigBuilder:
+class RunnableConfigBuilder(JavaBuilder[RunnableConfig]):
     """Java's builder for a RunnableConfig; Python callers pass keywords instead."""
-
-    def __init__(self, config: RunnableConfig | None = None) -> None:
-        self._config = config or _DEFAULT
-
-    def _with(self, **changes: Any) -> Self:
-        self._config = self._config.replace(**changes)
-        return self
 
     def threadId(self, thread_id: str | None) -> Self:
         return self._with(thread_id=thread_id)
@@ -445,7 +439,7 @@ class RunnableConfigBuilder:
         return self._with(executor=executor)
 
     def addParallelNodeExecutor(self, node_id: str, executor: Executor) -> Self:
-        executors = self._config.executor
+        executors = self._keywords["executor"]
         others = executors if isinstance(executors, Mapping) else {}
         return self._with(executor={**others, node_id: executor})
 
@@ -453,27 +447,16 @@ class RunnableConfigBuilder:
         return self._with(metadata=metadata)
 
     def addMetadata(self, key: str, value: Any) -> Self:
-        return self._with(metadata={**self._config.metadata, key: value})
+        return self._with(metadata={**self._keywords["metadata"], key: value})
 
     putMetadata = addMetadata
-
-    def build(self) -> RunnableConfig:
-        return self._config
 
 
 def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
     given: object = key
     if not isinstance(given, str):  # the text of many objects is another one in each process
         raise TypeError(f"the key of once must be a str, not {key!r}")
-    if context.journal is None:
-        return False, None
     return context.journal.find_result(context, key)
-
-
-def _record(context: NodeContext, key: str, result: Any) -> Any:
-    if context.journal is None:
-        return result
-    return context.journal.record_result(context, key, result)
 
 
 def _require_str_or_none(name: str, value: object) -> None:
@@ -597,7 +580,7 @@ def acting_as(principal: Any) -> Iterator[None]:
     Args:
         principal: what the policies of the application know: a name, or an object. None is nobody.
     """
-    token = _ACTING.set(_Acting(principal, _find_run()))
+    token = _ACTING.set(_Acting(principal, find_run()))
     try:
         yield
     finally:
@@ -609,7 +592,7 @@ def get_principal(config: RunnableConfig | None = None) -> Any:
     if config is not None and config.principal is not ABSENT:
         return config.principal
     acting = _ACTING.get()
-    run = _find_run()
+    run = find_run()
     # Code of a node acts as its run does, whoever reads the stream of that run meanwhile, unless the
     # node itself has said otherwise.
     if run is not None and (acting is None or acting.run is not run):
@@ -617,12 +600,10 @@ def get_principal(config: RunnableConfig | None = None) -> Any:
     return None if acting is None else acting.principal
 
 
-def _find_run() -> RunnableConfig | None:
+def find_run() -> RunnableConfig | None:
     """Return the config of the run whose node, edge or hook is executing."""
     context = CURRENT_NODE_CONTEXT.get()
-    if context is None or context.journal is None:
-        return None
-    return context.journal.config
+    return None if context is None else context.journal.config
 
 
 def with_current_principal(config: ConfigLike) -> RunnableConfig:

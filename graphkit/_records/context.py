@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import GraphRunnerError, InterruptExpiredError
 
@@ -66,40 +66,45 @@ class GraphInterruptException(GraphInterrupt):
         super().__init__(reason)
 
 
-class Journal(Protocol):
-    """Keeps what the node executions of a run must find again after a crash."""
+class Journal:
+    """Keeps what the node executions of a run must find again after a crash.
 
-    @property
-    def config(self) -> RunnableConfig:
-        """The config of the run; one object for all executions that have the same journal."""
-        ...
+    The base class is the journal of code that has no run, or none any more: it keeps nothing.
+    """
+
+    config: RunnableConfig | None = None
+    """The config of the run; one object for all executions that have the same journal."""
 
     def idempotency_key(self, context: NodeContext) -> str:
         """Return the unique name of a node execution; it is the same after a crash."""
-        ...
+        return context.node_id
 
-    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
+    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:  # noqa: ARG002 - nothing is kept
         """Return whether a result is recorded under a key, and the result."""
-        ...
+        return False, None
 
-    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
+    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:  # noqa: ARG002
         """Record a result at once, and return it as it will be read."""
-        ...
+        return value
 
     def now(self) -> datetime:
         """Return the time of the run."""
+        return datetime.now(UTC)
 
     def is_cancelled(self) -> bool:
         """Return whether the run was asked to end as cancelled."""
-        ...
+        return False
 
     def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event to the observers."""
-        ...
 
-    def dispatch(self, output: Any) -> bool:
+    def dispatch(self, output: Any) -> bool:  # noqa: ARG002
         """Pass an output to the stream at once; False if the stream waits for the end of the node."""
-        ...
+        return False
+
+
+NO_JOURNAL: Final = Journal()
+"""For code outside of a run."""
 
 
 class NodeContext:
@@ -125,7 +130,7 @@ class NodeContext:
         answers: tuple[Any, ...],
         held_locks: frozenset[object],
         key: str = "",
-        journal: Journal | None = None,
+        journal: Journal = NO_JOURNAL,
     ) -> None:
         # The engine passes all five by position: keywords would add 2 % to the cost of a step.
         self.node_id = node_id
@@ -146,20 +151,10 @@ class NodeContext:
         """Whether this attempt made a call that had no answer, and so raised GraphInterrupt."""
         return self.interrupt_calls > len(self.answers)
 
-    def now(self) -> datetime:
-        """Return the time of the run."""
-        return datetime.now(UTC) if self.journal is None else self.journal.now()
-
     def dispatch(self, output: Any) -> None:
         """Pass an output to the stream: at once, or when the node is done."""
-        is_passed = self.journal is not None and self.journal.dispatch(output)
-        if not is_passed:
+        if not self.journal.dispatch(output):
             self.outputs.append(output)
-
-    def post_event(self, type: str, data: dict[str, Any]) -> None:
-        """Post an event to the observers of the run, if it has any."""
-        if self.journal is not None:
-            self.journal.post_event(self, type, data)
 
 
 CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_node_context", default=None)
@@ -183,7 +178,7 @@ def post_event(type: str, data: dict[str, Any]) -> None:
     """Post an event to the observers of the run that the calling code is part of; without a run, do nothing."""
     context = CURRENT_NODE_CONTEXT.get()
     if context is not None:
-        context.post_event(type, data)
+        context.journal.post_event(context, type, data)
 
 
 def interrupt(
@@ -258,7 +253,7 @@ def wait_until(time: datetime) -> None:
     """
     context = require_node_context("wait_until()")
     time = _to_utc("wait_until()", time)
-    _wait(context, time, is_over=time <= context.now())
+    _wait(context, time, is_over=time <= context.journal.now())
 
 
 def _wait(context: NodeContext, due: timedelta | datetime, *, is_over: bool) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Literal, NamedTuple, Self, final
 
-from graphkit._public_names import JavaNames
+from graphkit._public_names import JavaBuilder, JavaNames
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import ABSENT
@@ -253,7 +253,8 @@ class InterruptionMetadata(NodeOutput[StateT]):
     @staticmethod
     def builder(node_id: str, state: AgentState) -> InterruptionMetadataBuilder:
         """Return a builder, as in Java."""
-        return InterruptionMetadataBuilder(node_id, state)
+        fields = {"node_id": node_id, "state": state, "metadata": {}}
+        return InterruptionMetadataBuilder(InterruptionMetadata, fields)
 
     def __repr__(self) -> str:
         if self.is_cancelled:
@@ -266,32 +267,20 @@ class InterruptionMetadata(NodeOutput[StateT]):
     def nodeId(self) -> str:
         return self.node
 
-    def getNodeId(self) -> str:
-        return self.node
+    getNodeId = nodeId
 
 
 @final
-class InterruptionMetadataBuilder:
+class InterruptionMetadataBuilder(JavaBuilder[InterruptionMetadata[AgentState]]):
     """Java's builder for InterruptionMetadata; Python callers pass keywords instead."""
 
-    def __init__(self, node_id: str, state: AgentState) -> None:
-        self._node_id = node_id
-        self._state = state
-        self._metadata: dict[str, Any] = {}
-        self._payload: Any = None
-
     def addMetadata(self, key: str, value: Any) -> Self:
-        self._metadata[key] = value
-        return self
+        return self._with(metadata={**self._keywords["metadata"], key: value})
 
     putMetadata = addMetadata
 
     def reason(self, reason: Any) -> Self:
-        self._payload = reason
-        return self
-
-    def build(self) -> InterruptionMetadata:
-        return InterruptionMetadata(self._node_id, self._state, payload=self._payload, metadata=self._metadata)
+        return self._with(payload=reason)
 
 
 @final
@@ -377,14 +366,11 @@ class StateSnapshot(NodeOutput[StateT]):
     def checkpointId(self) -> str:
         return self.checkpoint_id
 
+    getNextNodeId = nextNodeId
+    getCheckpointId = checkpointId
+
     def getNodeId(self) -> str:
         return self.node
-
-    def getNextNodeId(self) -> str | None:
-        return self.next
-
-    def getCheckpointId(self) -> str:
-        return self.checkpoint_id
 
     def getState(self) -> StateT:
         return self.state

@@ -105,13 +105,9 @@ class RemoveByHash(RemoveIdentifier):
         self.value = value
 
     def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the index does not matter here
-        if _is_same(element, self.value):
-            return 0
-        return 1
+        return int(not _is_same(element, self.value))
 
     # Java names
-    compareTo = compare_to
-
     @staticmethod
     def of(value: Any) -> RemoveByHash:
         """Java's factory."""
@@ -254,15 +250,12 @@ class Channels:
             return Channel(first, second)
         if first is None:
             return Channel(reducer, default)
-        is_default = True
         if not isinstance(first, type):
             try:
                 inspect.signature(first).bind()
             except (TypeError, ValueError):  # it needs arguments, or is a builtin without a signature, such as max
-                is_default = False
-        if is_default:
-            return Channel(reducer, first)
-        return Channel(first, default)
+                return Channel(first, default)
+        return Channel(reducer, first)
 
     @staticmethod
     def appender(default: Callable[[], list[Any]] = list) -> AppenderChannel:
@@ -352,12 +345,9 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
         if digest not in seen or not (_has_item(old, item) or _has_item(missing, item)):
             missing.append(item)
             seen.add(digest)
-    if not isinstance(old, FrozenList):
-        if missing:
-            return [*old, *missing]
-        return old
-    new = extend_frozen(old, missing) if missing else old
-    new.seen = seen
+    new = _append_all(old, missing) if missing else old
+    if isinstance(new, FrozenList):
+        new.seen = seen
     return new
 
 

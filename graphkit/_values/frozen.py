@@ -67,27 +67,17 @@ _no_dict: Any = _refuse("dict")
 _no_set: Any = _refuse("set")
 
 
-@final
-class FrozenList(list[Any]):
-    """A read-only list. `frozen + items` is a FrozenList too, whose `base` is `frozen`.
+class _Frozen:
+    """What the frozen classes have in common: slots that need no `__init__`, and copies that are plain builtins."""
 
-    Make one with `freeze`; the constructor requires frozen elements and does not check them.
-    """
-
-    __slots__ = ("base", "ids", "kind", "seen", "size")
+    __slots__ = ()
 
     kind: int
     """PLAIN, VALUE or PRIVATE; computed on first use, O(length)."""
-    base: FrozenList | None
-    """The list from which this one was made by appending; None otherwise, and once this list is in
-    a state."""
-    seen: set[int] | None
-    """For a list without duplicates: digests of its elements, and perhaps others. `channels` keeps
-    them."""
-    ids: set[int] | None
-    """For a list of messages: digests of their ids, and perhaps others. `channels` keeps them."""
     size: int | None
     """The length when it entered a state; None before that. See `check_size`."""
+    _thawed: ClassVar[type[Any]]
+    """The builtin."""
 
     def __getattr__(self, name: str) -> Any:
         # Python calls this only when it has not found the attribute, and so only while a slot is
@@ -96,24 +86,44 @@ class FrozenList(list[Any]):
         # consists of nothing else: the codec gives the class to msgpack, which calls it for each list.
         # A slot that is set costs no more than any attribute.
         if name == "kind":
-            self.kind = _kind_of_all(self)
+            self.kind = _kind_of_all(self) if type(self) is FrozenList else _kind_of_dict(self)  # type: ignore[arg-type, misc]
             return self.kind
-        if name in ("base", "seen", "ids", "size"):
+        if name == "size" or (name in ("base", "ids", "seen") and type(self) is FrozenList):
             return None
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # `copy` would make do with `__reduce_ex__`, and take three to five times as long.
+
+    def __copy__(self) -> Any:
+        return self._thawed(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self._thawed(self), memo)
+
+
+@final
+class FrozenList(_Frozen, list[Any]):
+    """A read-only list. `frozen + items` is a FrozenList too, whose `base` is `frozen`.
+
+    Make one with `freeze`; the constructor requires frozen elements and does not check them.
+    """
+
+    __slots__ = ("base", "ids", "kind", "seen", "size")
+
+    base: FrozenList | None
+    """The list from which this one was made by appending; None otherwise, and once this list is in
+    a state."""
+    seen: set[int] | None
+    """For a list without duplicates: digests of its elements, and perhaps others. `channels` keeps
+    them."""
+    ids: set[int] | None
+    """For a list of messages: digests of their ids, and perhaps others. `channels` keeps them."""
+    _thawed = list
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, list):
             return NotImplemented
         return extend_frozen(self, other)
-
-    # `copy` would make do with `__reduce_ex__`, and take three to five times as long.
-
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        return copy.deepcopy(list(self), memo)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         return list, (), None, iter(self)
@@ -123,7 +133,7 @@ class FrozenList(list[Any]):
 
 
 @final
-class FrozenDict(dict[Any, Any]):
+class FrozenDict(_Frozen, dict[Any, Any]):
     """A read-only dict, which keeps its order.
 
     Make one with `freeze`; the constructor requires frozen values and does not check them.
@@ -131,29 +141,12 @@ class FrozenDict(dict[Any, Any]):
 
     __slots__ = ("kind", "size")
 
-    kind: int
-    """PLAIN, VALUE or PRIVATE; computed on first use, O(length)."""
-    size: int | None
-    """The length when it entered a state; None before that. See `check_size`."""
-
-    def __getattr__(self, name: str) -> Any:  # as in FrozenList
-        if name == "kind":
-            self.kind = _kind_of_dict(self)
-            return self.kind
-        if name == "size":
-            return None
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    _thawed = dict
 
     def _set_frozen(self, key: str, value: Any) -> None:
         """Set a key to a frozen value. Only for a dict that is not shared yet."""
         self.kind = max(self.kind, kind_of(value))
         dict.__setitem__(self, key, value)
-
-    def __copy__(self) -> dict[Any, Any]:
-        return dict(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
-        return copy.deepcopy(dict(self), memo)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         return dict, (), None, None, iter(self.items())
@@ -163,29 +156,16 @@ class FrozenDict(dict[Any, Any]):
 
 
 @final
-class FrozenSet(set[Any]):
+class FrozenSet(_Frozen, set[Any]):
     """A read-only set. Unlike a frozenset it is a set: it is stored, and read back, as one."""
 
     __slots__ = ("size",)
 
-    kind: ClassVar[int] = VALUE
-    """Elements are hashable and treated as immutable, and msgpack has no sets."""
-    size: int | None
-    """The length when it entered a state; None before that. See `check_size`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "size":
-            return None
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    kind = VALUE  # elements are hashable and treated as immutable, and msgpack has no sets
+    _thawed = set
 
     def copy(self) -> set[Any]:
         return set(self)
-
-    def __copy__(self) -> set[Any]:
-        return set(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> set[Any]:
-        return copy.deepcopy(set(self), memo)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         return set, (list(self),)

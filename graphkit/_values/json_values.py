@@ -7,13 +7,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from graphkit._values.codec import Codec, make_learning_codec
 from graphkit._values.frozen import MAX_INT_BITS, FrozenDict, extend_frozen, freeze
 from graphkit._values.state import SET, Changes
 
 _PACKED: Final = "$packed"
+_LIST: Final = b"\xc1"
+"""A byte that no value of msgpack begins with."""
 _LEVELS: Final = 100
 """How deeply JSON may be nested, so that every reader of JSON can read it, and people too."""
 _WITH_TEXT: Final = (date, time, timedelta, complex, float)
@@ -75,15 +77,18 @@ class JsonValueCodec:
             return self._codec.unpack(data)
         return {key: self.decode(item) for key, item in value.items()}
 
-    def pack(self, value: Any, path: str) -> PackedValue:
-        """Pack a value, to compare it with another one.
+    def pack(self, value: Any, path: str) -> bytes:
+        """Pack a value, to compare it with another one; a list is `_LIST` and its items, one after the other.
+
+        The bytes differ where == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order. Those of a list
+        that has grown begin with those of the old one.
 
         Raises:
             CheckpointSerializationError: a value has a type that is not registered.
         """
         if isinstance(value, list):
-            return PackedValue(self._codec.pack_items(value, path), length=len(value))
-        return PackedValue(self._codec.pack(value, path))
+            return _LIST + self._codec.pack_items(value, path)
+        return self._codec.pack(value, path)
 
 
 def format_line(data: Any) -> str:
@@ -96,26 +101,6 @@ def format_line(data: Any) -> str:
     return text + "\n"
 
 
-class PackedValue(NamedTuple):
-    """The bytes of a value.
-
-    They differ where == does not: 1, 1.0 and True; 0.0 and -0.0; dicts in another order.
-    """
-
-    data: bytes
-    length: int | None = None
-    """For a list, the number of items, whose bytes `data` holds one after the other; otherwise
-    None."""
-
-    def length_of_prefix(self, old: PackedValue | None) -> int | None:
-        """Return the length of an old list if this list begins with its items; otherwise None."""
-        if old is None or old.length is None or self.length is None:
-            return None
-        if self.data.startswith(old.data):
-            return old.length
-        return None
-
-
 @final
 class StateDiffer:
     """Tells what changed from one state of a history to the next, as JSON types.
@@ -126,7 +111,7 @@ class StateDiffer:
     def __init__(self, values: JsonValueCodec) -> None:
         self._values = values
         self._state = FrozenDict()
-        self._packed: dict[str, PackedValue] = {}
+        self._packed: dict[str, bytes] = {}
         """Values of the state that were packed for a comparison."""
 
     def advance(self, state: FrozenDict, changes: Changes | None) -> dict[str, Any]:
@@ -166,23 +151,21 @@ class StateDiffer:
 
     def _compare(self, change: dict[str, Any], key: str, value: Any, op: int) -> None:
         """Add to a change what happened to one key."""
-        old = self._state.get(key)
-        if op >= 0 and isinstance(old, list) and len(old) == op:
-            self._packed.pop(key, None)
-            prefix: int | None = op
-        else:
-            new_packed = self._values.pack(value, key)
-            old_packed = self._packed.get(key)
-            if old_packed is None and key in self._state:
-                old_packed = self._values.pack(old, key)
-            self._packed[key] = new_packed
-            if new_packed == old_packed:
+        old: Any = self._state.get(key)
+        packed_before = self._packed.pop(key, None)
+        is_grown = op >= 0
+        if not is_grown:
+            packed = self._packed[key] = self._values.pack(value, key)
+            if packed_before is None and key in self._state:
+                packed_before = self._values.pack(old, key)
+            if packed == packed_before:
                 return
-            prefix = new_packed.length_of_prefix(old_packed)
-        if prefix is None:
+            if packed_before is not None and packed_before.startswith(_LIST):
+                is_grown = packed.startswith(packed_before)
+        if not is_grown:
             change["set"][key] = self._values.encode(value, key)
             return
-        appended = [self._values.encode(item, key) for item in value[prefix:]]
+        appended = [self._values.encode(item, key) for item in value[len(old) :]]
         if appended:
             change["extend"][key] = appended
 

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._plan.topology import StateItems, TwoForms
-from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL
 from graphkit._records.output import Command
 from graphkit._to_thread import JobThread, unwrap_outcome
 from graphkit.agents.configuration import LlmStepSettings
@@ -74,7 +74,7 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
     finally:
         is_closed = True
         if node_context is not None:
-            node_context.journal = None  # the run may be over, and its lock free
+            node_context.journal = NO_JOURNAL  # the run may be over, and its lock free
         model.thread.join(GRACE)
     reply: Message = unwrap_outcome(piece)
     if not is_streamed:

@@ -193,27 +193,22 @@ def derive(
     return replace_fields(made(state, parent_id=parent.id, **fields), changes=Changes(parent.state, ops))
 
 
-def make_config(thread: str | None = "t", checkpoint_id: str | None = None, namespace: str = "") -> RunnableConfig:
-    """Make the config of a checkpoint; without an id, of the latest in its history."""
-    return RunnableConfig(thread, checkpoint_id, namespace)
-
-
-CONFIG: Final = make_config()
+CONFIG: Final = RunnableConfig("t")
 """The config of the thread "t", which most tests use."""
 
-OTHER: Final = make_config("u")
+OTHER: Final = RunnableConfig("u")
 """The config of a second thread, "u"."""
 
-NESTED: Final = make_config("t", namespace="n")
+NESTED: Final = RunnableConfig("t", checkpoint_ns="n")
 """The config of the namespace "n" of the thread "t"."""
 
-UNKNOWN: Final = make_config("t", "unknown")
+UNKNOWN: Final = RunnableConfig("t", "unknown")
 """The config of a checkpoint that does not exist, in the thread "t"."""
 
 
 def config_of(checkpoint: Checkpoint) -> RunnableConfig:
     """Make the config of a checkpoint of the thread "t"."""
-    return make_config("t", checkpoint.id)
+    return RunnableConfig("t", checkpoint.id)
 
 
 def make_interrupt(node_id: str = "a", payload: Any = None) -> dict[str, Any]:

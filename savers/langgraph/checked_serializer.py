@@ -618,7 +618,7 @@ def _make_of_fields(application_type: ApplicationType, code: int, content: Any, 
         fields = dict(content)
         if cls.model_config.get("extra") == "allow":
             extra = {name: fields.pop(name) for name in content if name not in application_type.fields}
-        return application_type.make_model(fields, fields_set, extra, private)
+        return application_type.make(fields, fields_set, extra, private)
     except FieldsError as error:
         raise _BlockedError(f"{error}; pass types=[{cls.__name__}] to make it by its constructor") from None
 

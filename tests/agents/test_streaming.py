@@ -83,7 +83,7 @@ def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
     class Model(Script):
         def request(self, messages, tools=(), on_text=None):
             on_text("first")
-            released.wait(60)
+            RunnableConfig().once("begun", lambda: released.wait(60))
             RunnableConfig().once("late", lambda: "effect")
             recorded.set()
             return {"role": "assistant", "content": "first"}

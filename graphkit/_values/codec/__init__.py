@@ -13,24 +13,9 @@ from enum import Enum, Flag
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeAlias, final
 
-from msgpack import Packer, packb, unpackb
+from msgpack import ExtType, Packer, packb, unpackb
 
-from graphkit._values.codec.scalars import (
-    DATACLASS,
-    ENUM,
-    FROZENSET,
-    MAP,
-    MARK,
-    MARKS,
-    NAMEDTUPLE,
-    PYDANTIC,
-    READERS,
-    SET,
-    TUPLE,
-    encode_native,
-    find_encoder,
-    is_native,
-)
+from graphkit._values.codec.scalars import MARK, READERS, encode_native, find_encoder, is_native
 from graphkit._values.codec.type_registry import (
     ApplicationType,
     FieldsError,
@@ -60,6 +45,11 @@ It gets the flavour and the name of the type, and the names of the value's field
 
 PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
 """Containers that msgpack has, too, if their `kind` is PLAIN."""
+
+# The marks in stored data, which never change; `Codec` documents them.
+MAP, TUPLE, SET, FROZENSET, ENUM, NAMEDTUPLE, DATACLASS, PYDANTIC = range(8)
+MARKS: Final = tuple(ExtType(MARK, bytes([mark])) for mark in range(8))
+"""The marks as the writer packs them."""
 
 _SETS: Final = frozenset({set, frozenset, FrozenSet})
 _FLAVOURS: Final[Mapping[int, Flavour]] = {
@@ -300,16 +290,7 @@ class Reader:
         try:
             if number == NAMEDTUPLE:
                 return entry.make(dict(value))
-            fields = {field: thaw(item) for field, item in value.items()}
-            if number == DATACLASS:
-                return entry.make(fields)
-            fields_set, extra, private = more
-            return entry.make_model(
-                fields,
-                fields_set,
-                extra=thaw(extra),
-                private=thaw(private),
-            )
+            return entry.make(thaw(value), *map(thaw, more))
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
 
@@ -371,12 +352,6 @@ class _NotPlain(Exception):  # noqa: N818 - never leaves this module
     """The data have types that msgpack lacks."""
 
 
-_FROZEN_HOOKS: Final[dict[str, Any]] = {
-    "list_hook": FrozenList,
-    "object_hook": FrozenDict,
-    "strict_map_key": False,
-    "timestamp": 3,
-}
 _FALLBACK_ERRORS: Final = (OverflowError, ValueError, TypeError, RecursionError)
 """The errors of msgpack for big integers, lone surrogates and deep nesting; the Writer then handles
 the value."""
@@ -539,9 +514,7 @@ class Codec:
         Raises:
             CheckpointSerializationError: as `pack`; the path of an item is `path[start + index]`.
         """
-        batch = items
-        if type(batch) is not FrozenList:
-            batch = FrozenList(items)
+        batch = items if type(items) is FrozenList else FrozenList(items)
         try:
             if batch.kind == PLAIN:
                 header = _PER_THREAD.packer.pack_array_header(len(batch))
@@ -594,17 +567,10 @@ class Codec:
             try:
                 # The first ext type means that the data are not plain: then all is read again, with the
                 # hooks of a Reader, which take about as long as msgpack for every container.
-                value = unpackb(data, ext_hook=_not_plain, **_FROZEN_HOOKS)
+                value = _unpack(data, _not_plain, FrozenList, FrozenDict)
             except _NotPlain:
                 reader = Reader(self._registry)
-                value = unpackb(
-                    data,
-                    ext_hook=reader.read_ext,
-                    list_hook=reader.read_array,
-                    object_hook=read_dict,
-                    strict_map_key=False,
-                    timestamp=3,
-                )
+                value = _unpack(data, reader.read_ext, reader.read_array, read_dict)
                 if reader.open_marks:
                     raise ValueError("a mark that is not the first element of an array") from None
                 return value
@@ -634,6 +600,11 @@ def _packed(tree: object) -> bytes:
     # read back.
     packed: bytes = packb([tree])
     return packed[1:]
+
+
+def _unpack(data: bytes, ext: Callable[..., Any], array: Callable[..., Any], map_: Callable[..., Any]) -> Any:
+    # Each keyword written out: msgpack takes a third longer for a short value if a mapping has them.
+    return unpackb(data, ext_hook=ext, list_hook=array, object_hook=map_, strict_map_key=False, timestamp=3)
 
 
 def _not_plain(_code: int, _data: bytes) -> NoReturn:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 import struct
 import sys
 from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from operator import attrgetter
 from typing import Any, Final
 
 from msgpack import ExtType
@@ -12,11 +15,8 @@ from msgpack import ExtType
 from graphkit._values.codec.type_registry import UnstorableError
 from graphkit.errors import CheckpointSerializationError
 
-# The numbers in stored data, which never change; `Codec` documents them. Ext types, then marks.
+# The ext types in stored data, which never change; `Codec` documents them.
 MARK, INT, STR, COMPLEX, DATETIME, DATE, TIME, TIMEDELTA, ZONE, UUID, DECIMAL, PATH = range(12)
-MAP, TUPLE, SET, FROZENSET, ENUM, NAMEDTUPLE, DATACLASS, PYDANTIC = range(8)
-MARKS: Final = tuple(ExtType(MARK, bytes([mark])) for mark in range(8))
-"""The marks as the writer packs them."""
 
 
 # --- numbers and text -------------------------------------------------------------------------------------------------
@@ -57,17 +57,6 @@ def _decode_text(data: bytes) -> str:
     return str(data, "utf-8", "surrogatepass")
 
 
-_COMPLEX_FORM: Final = struct.Struct(">dd")
-
-
-def _write_complex(value: complex) -> ExtType:
-    return ExtType(COMPLEX, _COMPLEX_FORM.pack(value.real, value.imag))
-
-
-def _read_complex(data: bytes) -> complex:
-    return complex(*_COMPLEX_FORM.unpack(data))
-
-
 def _write_decimal(value: Any) -> ExtType:
     return ExtType(DECIMAL, str(value).encode("ascii"))
 
@@ -78,66 +67,7 @@ def _read_decimal(data: bytes) -> Any:
     return Decimal(str(data, "ascii"))
 
 
-# --- dates and times --------------------------------------------------------------------------------------------------
-
-_DATETIME_FORM: Final = struct.Struct(">HBBBBBIB")
-_DATE_FORM: Final = struct.Struct(">HBB")
-_TIME_FORM: Final = struct.Struct(">BBBIB")
-_TIMEDELTA_FORM: Final = struct.Struct(">iii")
-
-
-def _write_datetime(value: Any) -> ExtType:
-    data = _DATETIME_FORM.pack(
-        value.year,
-        value.month,
-        value.day,
-        value.hour,
-        value.minute,
-        value.second,
-        value.microsecond,
-        value.fold,
-    )
-    return ExtType(DATETIME, data + _encode_zone(value.tzinfo))
-
-
-def _read_datetime(data: bytes) -> Any:
-    from datetime import datetime
-
-    year, month, day, hour, minute, second, micros, fold = _DATETIME_FORM.unpack_from(data)
-    zone = _decode_zone(data[_DATETIME_FORM.size :])
-    return datetime(year, month, day, hour, minute, second, micros, zone, fold=fold)
-
-
-def _write_date(value: Any) -> ExtType:
-    return ExtType(DATE, _DATE_FORM.pack(value.year, value.month, value.day))
-
-
-def _read_date(data: bytes) -> Any:
-    from datetime import date
-
-    return date(*_DATE_FORM.unpack(data))
-
-
-def _write_time(value: Any) -> ExtType:
-    data = _TIME_FORM.pack(value.hour, value.minute, value.second, value.microsecond, value.fold)
-    return ExtType(TIME, data + _encode_zone(value.tzinfo))
-
-
-def _read_time(data: bytes) -> Any:
-    from datetime import time
-
-    hour, minute, second, micros, fold = _TIME_FORM.unpack_from(data)
-    return time(hour, minute, second, micros, _decode_zone(data[_TIME_FORM.size :]), fold=fold)
-
-
-def _write_timedelta(value: Any) -> ExtType:
-    return ExtType(TIMEDELTA, _TIMEDELTA_FORM.pack(value.days, value.seconds, value.microseconds))
-
-
-def _read_timedelta(data: bytes) -> Any:
-    from datetime import timedelta
-
-    return timedelta(*_TIMEDELTA_FORM.unpack(data))
+# --- zones ------------------------------------------------------------------------------------------------------------
 
 
 def _write_zone(value: Any) -> ExtType:
@@ -152,8 +82,6 @@ def _read_zone(data: bytes) -> Any:
 
 def _encode_zone(value: Any) -> bytes:
     """Return the bytes of a tzinfo or of None."""
-    from datetime import UTC, timedelta, timezone
-
     if value is None:
         return b""
     if value is UTC:
@@ -172,8 +100,6 @@ def _encode_zone(value: Any) -> bytes:
 
 def _decode_zone(data: bytes) -> Any:
     """Return the tzinfo or None from the bytes of `_encode_zone`."""
-    from datetime import UTC, timedelta, timezone
-
     if not data:
         return None
     if data == b"\0":
@@ -225,8 +151,6 @@ def _path_writer(flavour: int) -> Callable[[Any], ExtType]:
 
 
 def _read_path(data: bytes) -> Any:
-    import pathlib
-
     name = _PATH_FLAVOURS[data[0]]
     try:
         return getattr(pathlib, name)(_decode_text(data[1:]))
@@ -238,31 +162,9 @@ def _read_path(data: bytes) -> Any:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-_WRITERS: Final[dict[str, dict[str, Callable[[Any], ExtType]]]] = {
-    "builtins": {"complex": _write_complex},
-    "datetime": {
-        "datetime": _write_datetime,
-        "date": _write_date,
-        "time": _write_time,
-        "timedelta": _write_timedelta,
-        "timezone": _write_zone,
-    },
-    "zoneinfo": {"ZoneInfo": _write_zone},
-    "uuid": {"UUID": _write_uuid},
-    "decimal": {"Decimal": _write_decimal},
-    "pathlib": {name: _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
-}
-"""Writers by module and class. Never imports these modules: one that is not imported has no
-instances."""
-
 READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     INT: _read_int,
     STR: _decode_text,
-    COMPLEX: _read_complex,
-    DATETIME: _read_datetime,
-    DATE: _read_date,
-    TIME: _read_time,
-    TIMEDELTA: _read_timedelta,
     ZONE: _read_zone,
     UUID: _read_uuid,
     DECIMAL: _read_decimal,
@@ -270,17 +172,55 @@ READERS: Final[dict[int, Callable[[bytes], Any]]] = {
 }
 """The functions that read ext types, by code."""
 
-_encoders: dict[type, Callable[[Any], ExtType]] = {}
+_encoders: Final[dict[type, Callable[[Any], ExtType]]] = {
+    timezone: _write_zone,
+    **{getattr(pathlib, name): _path_writer(flavour) for flavour, name in enumerate(_PATH_FLAVOURS)},
+}
+"""The functions that write the objects of a class; those of `_LATE` once they are known."""
+_LATE: Final[dict[str, tuple[str, Callable[[Any], ExtType]]]] = {
+    "Decimal": ("decimal", _write_decimal),
+    "UUID": ("uuid", _write_uuid),
+    "ZoneInfo": ("zoneinfo", _write_zone),
+}
+"""The same by the names of classes, with their modules. Never imports these: one that is not imported has no
+objects."""
+
+
+def _add_fixed(code: int, cls: type[Any], form: str, *attributes: str) -> None:
+    """Store objects of a class as some of their attributes, of which its constructor makes them again."""
+    layout = struct.Struct(form)
+    get_attributes = attrgetter(*attributes)
+    _encoders[cls] = lambda value: ExtType(code, layout.pack(*get_attributes(value)))
+    READERS[code] = lambda data: cls(*layout.unpack(data))
+
+
+_add_fixed(COMPLEX, complex, ">dd", "real", "imag")
+_add_fixed(DATE, date, ">HBB", "year", "month", "day")
+_add_fixed(TIMEDELTA, timedelta, ">iii", "days", "seconds", "microseconds")
+
+
+def _add_zoned(code: int, cls: type[Any], form: str, *attributes: str) -> None:
+    """As `_add_fixed`, for a class with a fold and a zone, which come last."""
+    layout = struct.Struct(form)
+    get_attributes = attrgetter(*attributes, "fold")
+
+    def read(data: bytes) -> Any:
+        *values, fold = layout.unpack_from(data)
+        return cls(*values, _decode_zone(data[layout.size :]), fold=fold)
+
+    _encoders[cls] = lambda value: ExtType(code, layout.pack(*get_attributes(value)) + _encode_zone(value.tzinfo))
+    READERS[code] = read
+
+
+_add_zoned(DATETIME, datetime, ">HBBBBBIB", "year", "month", "day", "hour", "minute", "second", "microsecond")
+_add_zoned(TIME, time, ">BBBIB", "hour", "minute", "second", "microsecond")
 
 
 def find_encoder(cls: type) -> Callable[[Any], ExtType] | None:
-    """Return the function that writes instances of a class; None if it is not one of these."""
-    known = _encoders.get(cls)
-    if known is not None:
-        return known
-    for module, writers in _WRITERS.items():
-        writer = writers.get(cls.__name__)
+    """Return the function that writes objects of a class; None if it is not one of these."""
+    if cls not in _encoders and cls.__name__ in _LATE:
+        module, write = _LATE[cls.__name__]
         # Another class may have the same name.
-        if writer is not None and getattr(sys.modules.get(module), cls.__name__, None) is cls:
-            return _encoders.setdefault(cls, writer)
-    return None
+        if getattr(sys.modules.get(module), cls.__name__, None) is cls:
+            _encoders[cls] = write
+    return _encoders.get(cls)

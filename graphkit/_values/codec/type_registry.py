@@ -95,8 +95,20 @@ class ApplicationType:
             raise FieldsError(f"its attribute {others[0]!r} is not a field, and would be lost; make it a field")
         return fields
 
-    def make(self, fields: dict[str, Any]) -> Any:
-        """Make an object of a dataclass or NamedTuple, without its constructor; add the defaults of missing fields.
+    def make(
+        self,
+        fields: dict[str, Any],
+        fields_set: Iterable[str] = (),
+        extra: dict[str, Any] | None = None,
+        private: dict[str, Any] | None = None,
+    ) -> Any:
+        """Make an object that is no Enum, without its constructor and validators; add the defaults of missing fields.
+
+        Args:
+            fields: the values of its fields.
+            fields_set: of a pydantic model, the names of the fields that were set.
+            extra: of a pydantic model that allows them, the values that are not of a field.
+            private: of a pydantic model, its private attributes.
 
         Raises:
             FieldsError: the class has no such field, or a field is missing that has no default.
@@ -105,33 +117,14 @@ class ApplicationType:
         if self.flavour == "namedtuple":
             return tuple.__new__(self.cls, [fields[field] for field in self.fields])
         new: Any = object.__new__(self.cls)
-        for field, item in fields.items():
-            object.__setattr__(new, field, item)
-        return new
-
-    def make_model(
-        self,
-        fields: dict[str, Any],
-        fields_set: Iterable[str],
-        extra: dict[str, Any] | None,
-        private: dict[str, Any] | None,
-    ) -> Any:
-        """Make a pydantic model, without its constructor and its validators; otherwise as `make`.
-
-        Args:
-            fields: the values of its fields.
-            fields_set: the names of the fields that were set.
-            extra: the values that are not of a field, of a model that allows them.
-            private: its private attributes.
-        """
-        self._fill_defaults(fields)
-        new: Any = object.__new__(self.cls)
-        object.__setattr__(new, "__dict__", fields)
-        object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
-        parts = {"__pydantic_extra__": extra, "__pydantic_private__": private}
-        for name, value in parts.items():
-            if getattr(self.cls, name) is not value:  # a RootModel has None in its class, and no slot
-                object.__setattr__(new, name, value)
+        attributes: dict[str, Any] = fields
+        if self.flavour == "pydantic":
+            attributes = {"__dict__": fields, "__pydantic_fields_set__": set(fields_set)}
+            for name, value in {"__pydantic_extra__": extra, "__pydantic_private__": private}.items():
+                if getattr(self.cls, name) is not value:  # a RootModel has None in its class, and no slot
+                    attributes[name] = value
+        for name, value in attributes.items():
+            object.__setattr__(new, name, value)
         return new
 
     def _fill_defaults(self, fields: dict[str, Any]) -> None:

@@ -221,7 +221,7 @@ class _Chain:
     on_step: Callable[[int, Any], object] | None
 
     def __call__(self, state: Any, config: Any) -> Any:
-        with self._notify_chain():
+        with _notify_start_and_end("chain", chain=self.name, steps=len(self.calls)):
             for index, call in enumerate(self.calls):
                 with self._notify_step(index):
                     state = _run_call(call, state, config)
@@ -231,9 +231,6 @@ class _Chain:
     @property
     def name(self) -> str:
         return " > ".join(_get_name(call.function) for call in self.calls)
-
-    def _notify_chain(self) -> AbstractContextManager[None]:
-        return _notify_start_and_end("chain", chain=self.name, steps=len(self.calls))
 
     def _notify_step(self, index: int) -> AbstractContextManager[None]:
         step = _get_name(self.calls[index].function)
@@ -249,7 +246,7 @@ class _AsyncChain(_Chain):
     __slots__ = ()
 
     async def __call__(self, state: Any, config: Any) -> Any:
-        with self._notify_chain():
+        with _notify_start_and_end("chain", chain=self.name, steps=len(self.calls)):
             for index, call in enumerate(self.calls):
                 with self._notify_step(index):
                     state = await _arun_call(call, state, config)
@@ -350,7 +347,7 @@ class _Parallel:
             with self._run_item(index, failed):
                 return _run_call(self.call, item, config)
 
-        with self._notify_all(items, workers):
+        with _notify_start_and_end("parallel", items=len(items), workers=workers):
             with ThreadPoolExecutor(workers, "graphkit-parallel") as pool:
                 # Each item sees the context of the node, and so its observers and `once`.
                 futures = [pool.submit(copy_context().run, run_item, index, item) for index, item in enumerate(items)]
@@ -371,9 +368,6 @@ class _Parallel:
         processors = os.cpu_count() or 1
         limit = self.workers or min(2 * processors, _MAX_WORKERS)
         return max(1, min(limit, len(items)))
-
-    def _notify_all(self, items: list[Any], workers: int) -> AbstractContextManager[None]:
-        return _notify_start_and_end("parallel", items=len(items), workers=workers)
 
     @contextmanager
     def _run_item(self, index: int, failed: list[int]) -> Iterator[None]:
@@ -447,7 +441,7 @@ class _AsyncParallel(_Parallel):
                     return await _arun_call(self.call, item, config)
 
         until = asyncio.FIRST_EXCEPTION if self.fail_fast else asyncio.ALL_COMPLETED
-        with self._notify_all(items, workers):
+        with _notify_start_and_end("parallel", items=len(items), workers=workers):
             tasks = [asyncio.create_task(run_item(index, item)) for index, item in enumerate(items)]
             try:
                 if tasks:

@@ -29,7 +29,6 @@ from graphkit.testing._values import (
     extend_list,
     grow_list,
     made,
-    make_config,
     make_interrupt,
     put_state,
 )
@@ -160,10 +159,10 @@ class LockTests(ContractTests):
         default_key = saver.run_lock_key(None)
 
         # The saver object, the checkpoint and the namespace do not matter.
-        same_thread = make_config("t", "id", "n")
+        same_thread = RunnableConfig("t", "id", "n")
 
         check.equal(other.run_lock_key(same_thread), key)
-        check.equal(saver.run_lock_key(make_config("$default")), default_key)
+        check.equal(saver.run_lock_key(RunnableConfig("$default")), default_key)
 
         is_shared = saver.run_lock_key(OTHER) == key
         check.true(not is_shared, "two threads have the same run lock")
@@ -280,20 +279,20 @@ class ConcurrencyTests(ContractTests):
                 check.equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
 
                 for n, checkpoint_id in enumerate(ids):
-                    config = make_config("t", checkpoint_id)
+                    config = RunnableConfig("t", checkpoint_id)
                     check.state(reader, config, _make_writer_state(writer, n))
 
     def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
         saver = self.open()
 
         def write(number: int) -> list[Checkpoint]:
-            config = make_config(f"thread {number}")
+            config = RunnableConfig(f"thread {number}")
             return grow_list(saver, config, 12)
 
         histories = _run_concurrently(write, 8)
 
         for number, history in enumerate(histories):
-            config = make_config(f"thread {number}")
+            config = RunnableConfig(f"thread {number}")
             self.assert_history(saver, config, history)
 
     def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:

@@ -19,7 +19,6 @@ from graphkit.testing._values import (
     extend_list,
     grow_list,
     made,
-    make_config,
     put_all,
     put_state,
 )
@@ -35,7 +34,7 @@ class HistoryTests(ContractTests):
 
         check.items(saver.list(CONFIG), [])
         check.missing(saver, CONFIG)
-        check.missing(saver, make_config("t", "some id"))
+        check.missing(saver, RunnableConfig("t", "some id"))
         check.items(saver.history(CONFIG), [])
         check.no_writes(saver, CONFIG)
         check.tags(saver, CONFIG)
@@ -82,11 +81,11 @@ class HistoryTests(ContractTests):
         check.checkpoint(saver, config_of(first), first)
         # An id is valid in its own thread and namespace only.
         check.missing(saver, config_of(other))
-        check.missing(saver, make_config("t", first.id, "elsewhere"))
+        check.missing(saver, RunnableConfig("t", first.id, "elsewhere"))
         # A list has the whole history all the same.
         check.checkpoints(saver.list(config_of(first)), [first, second])
         # The empty string is an id, unlike None.
-        check.missing(saver, make_config("t", ""))
+        check.missing(saver, RunnableConfig("t", ""))
 
     def test_every_field_is_stored(self) -> None:
         saver = self.open()
@@ -126,7 +125,7 @@ class HistoryTests(ContractTests):
 
     def test_a_config_without_a_thread_id_uses_the_default_thread(self) -> None:
         saver = self.open()
-        default = make_config("$default")
+        default = RunnableConfig("$default")
         check.equal(saver.THREAD_ID_DEFAULT, "$default")
 
         first = made({"x": 1})
@@ -149,7 +148,7 @@ class HistoryTests(ContractTests):
         saver.put({"configurable": {}}, second)
 
         self.assert_history(saver, default, [first, second])
-        check.missing(saver, make_config("default"))
+        check.missing(saver, RunnableConfig("default"))
 
     def test_a_langgraph_config_is_accepted(self) -> None:
         saver = self.open()
@@ -217,7 +216,7 @@ class HistoryTests(ContractTests):
 
         # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):
-            put_state(saver, {"n": 2}, make_config("u", "unknown"))
+            put_state(saver, {"n": 2}, RunnableConfig("u", "unknown"))
         check.missing(saver, OTHER)
         if saver.lists_threads:
             check.threads(saver, "t")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from graphkit._records.config import ThreadLike
+from graphkit._records.config import RunnableConfig, ThreadLike
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase, SupportsRemove
@@ -23,7 +23,6 @@ from graphkit.testing._values import (
     extend_list,
     grow_list,
     made,
-    make_config,
     make_interrupt,
     put_all,
     put_state,
@@ -39,8 +38,8 @@ class MaintenanceTests(ContractTests):
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 5)
         with_writes, tagged = checkpoints[1:3]
-        copied_config = make_config("u", with_writes.id)
-        nested_copy_config = make_config("u", namespace="n")
+        copied_config = RunnableConfig("u", with_writes.id)
+        nested_copy_config = RunnableConfig("u", checkpoint_ns="n")
         nested = made({"n": "inner", "note": Note("n")}, metadata={"k": (1,)})
         if saver.lists_namespaces:
             saver.put(NESTED, nested)
@@ -55,7 +54,7 @@ class MaintenanceTests(ContractTests):
         if saver.lists_namespaces:
             self.assert_history(saver, nested_copy_config, [nested])
         check.writes(saver, copied_config, {"w": (1,)})
-        check.tags(saver, make_config("u", tagged.id), "tag")
+        check.tags(saver, RunnableConfig("u", tagged.id), "tag")
 
         # A change of the copy does not change the source.
         following = extend_list(checkpoints[-1], "copy")
@@ -82,7 +81,7 @@ class MaintenanceTests(ContractTests):
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
 
-        check.missing(saver, make_config("new"))
+        check.missing(saver, RunnableConfig("new"))
 
     # Search
 
@@ -145,7 +144,7 @@ class MaintenanceTests(ContractTests):
         saver = self.open("lists_threads")
         for config in (CONFIG, OTHER):
             put_state(saver, {}, config, metadata={"user": "u"})
-        put_state(saver, {}, make_config("v"))
+        put_state(saver, {}, RunnableConfig("v"))
 
         infos = saver.search({"user": "u"})
         thread_ids = sorted(info.thread_id for info in infos)

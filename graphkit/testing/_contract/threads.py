@@ -5,23 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import ThreadLike
+from graphkit._records.config import RunnableConfig, ThreadLike
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import (
-    CONFIG,
-    HOSTILE_IDS,
-    NESTED,
-    OTHER,
-    config_of,
-    grow_list,
-    made,
-    make_config,
-    put_state,
-)
+from graphkit.testing._values import CONFIG, HOSTILE_IDS, NESTED, OTHER, config_of, grow_list, made, put_state
 
 
 class ThreadTests(ContractTests):
@@ -31,7 +21,7 @@ class ThreadTests(ContractTests):
 
     def test_release_returns_the_history_and_empties_the_thread(self) -> None:
         saver = self.open()
-        other_config = make_config("other")
+        other_config = RunnableConfig("other")
         checkpoints = grow_list(saver, CONFIG, 4)
         latest = checkpoints[-1]
         saver.put_writes(CONFIG, {"w": 1})
@@ -65,7 +55,7 @@ class ThreadTests(ContractTests):
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         saver = self.open()
-        inner_config = make_config("t", namespace="n/m")
+        inner_config = RunnableConfig("t", checkpoint_ns="n/m")
         root = put_state(saver, {"n": "root"})
         put_state(saver, {"n": "inner"}, inner_config)
 
@@ -81,7 +71,9 @@ class ThreadTests(ContractTests):
     def test_threads_and_namespaces_are_isolated(self) -> None:
         saver = self.open()
         configs = [
-            make_config(thread, namespace=namespace) for thread in ("t", "u") for namespace in ("", "n", "n/m", "N")
+            RunnableConfig(thread, checkpoint_ns=namespace)
+            for thread in ("t", "u")
+            for namespace in ("", "n", "n/m", "N")
         ]
         histories: list[list[Checkpoint]] = [[] for _ in configs]
 
@@ -106,7 +98,7 @@ class ThreadTests(ContractTests):
     def test_namespaces_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
-            config = make_config("t", namespace=namespace)
+            config = RunnableConfig("t", checkpoint_ns=namespace)
             put_state(saver, {"n": namespace}, config)
 
         expected = ["", "n", "n/m"]
@@ -120,11 +112,11 @@ class ThreadTests(ContractTests):
     def test_any_string_is_a_thread_id(self) -> None:
         saver = self.open()
         for thread in HOSTILE_IDS:
-            put_state(saver, {"id": thread}, make_config(thread))
+            put_state(saver, {"id": thread}, RunnableConfig(thread))
 
         for reader in self.readers_of(saver):
             for thread in HOSTILE_IDS:
-                config = make_config(thread)
+                config = RunnableConfig(thread)
                 (loaded,) = reader.list(config)
                 check.same(loaded.state, {"id": thread})
 
@@ -133,22 +125,22 @@ class ThreadTests(ContractTests):
 
         # Releasing every second thread leaves the others, whose ids are similar.
         for thread in HOSTILE_IDS[::2]:
-            tag = saver.release(make_config(thread))
+            tag = saver.release(RunnableConfig(thread))
             check.count(tag.checkpoints, 1)
 
         for number, thread in enumerate(HOSTILE_IDS):
-            listed = saver.list(make_config(thread))
+            listed = saver.list(RunnableConfig(thread))
             check.count(listed, number % 2)
 
     def test_any_string_is_a_namespace(self) -> None:
         saver = self.open()
         for namespace in HOSTILE_IDS:
-            config = make_config("t", namespace=namespace)
+            config = RunnableConfig("t", checkpoint_ns=namespace)
             put_state(saver, {"id": namespace}, config)
 
         for reader in self.readers_of(saver):
             for namespace in HOSTILE_IDS:
-                config = make_config("t", namespace=namespace)
+                config = RunnableConfig("t", checkpoint_ns=namespace)
                 (loaded,) = reader.list(config)
                 check.same(loaded.state, {"id": namespace})
 
@@ -156,11 +148,11 @@ class ThreadTests(ContractTests):
         saver = self.open("lists_threads")
         check.threads(saver)
 
-        inner_config = make_config("only inside", namespace="n")
+        inner_config = RunnableConfig("only inside", checkpoint_ns="n")
         put_state(saver, {"n": 1}, inner_config)
         for thread in HOSTILE_IDS:
-            put_state(saver, {"n": 1}, make_config(thread))
-        saver.release(make_config("a"))
+            put_state(saver, {"n": 1}, RunnableConfig(thread))
+        saver.release(RunnableConfig("a"))
         saver.delete("A")
 
         remaining = {*HOSTILE_IDS, "only inside"}
@@ -170,10 +162,10 @@ class ThreadTests(ContractTests):
 
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open("lists_namespaces", "lists_threads")
-        inner_config = make_config("only inside", namespace="n")
+        inner_config = RunnableConfig("only inside", checkpoint_ns="n")
 
         for thread_id in ("t", "u", "$default"):
-            config = make_config(thread_id)
+            config = RunnableConfig(thread_id)
             grow_list(saver, config, 3)
             saver.put_writes(config, {"w": 1})
 
@@ -274,7 +266,7 @@ class VersionTests(ContractTests):
     def test_release_creates_a_version(self) -> None:
         saver = self.open_with(HasVersions)
         # A nested graph has the name of its node as its namespace: savers that do not list namespaces find it, too.
-        nested_config = make_config("t", namespace="a")
+        nested_config = RunnableConfig("t", checkpoint_ns="a")
         first = grow_list(saver, CONFIG, 3)
         nested = put_state(saver, {"n": "inner"}, nested_config)
         check.equal(saver.release(CONFIG).version, 1)
@@ -347,18 +339,18 @@ class VersionTests(ContractTests):
 
         # A thread whose id looks like the name of a version is another thread.
         with self.raises(CheckpointNotFoundError):
-            saver.tag(make_config("t-v1"), 1)
+            saver.tag(RunnableConfig("t-v1"), 1)
 
     def test_versions_of_threads_are_isolated(self) -> None:
         saver = self.open_with(HasVersions)
 
         for thread in HOSTILE_IDS:
-            config = make_config(thread)
+            config = RunnableConfig(thread)
             put_state(saver, {"id": thread}, config)
             saver.release(config)
 
         for thread in HOSTILE_IDS:
-            config = make_config(thread)
+            config = RunnableConfig(thread)
             assert_versions(saver, thread, [1])
 
             tag = saver.tag(config, 1)
@@ -367,9 +359,9 @@ class VersionTests(ContractTests):
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
         saver = self.open_with(HasVersions, "lists_threads", "measures_size")
-        released = make_config("released")
-        both = make_config("both")
-        for config in (released, both, make_config("live")):
+        released = RunnableConfig("released")
+        both = RunnableConfig("both")
+        for config in (released, both, RunnableConfig("live")):
             put_state(saver, {"n": 1}, config)
         saver.release(released)
         saver.release(both)

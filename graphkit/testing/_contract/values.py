@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import public_metadata
@@ -26,7 +27,6 @@ from graphkit.testing._values import (
     extend_list,
     grow_list,
     made,
-    make_config,
     put_all,
     put_state,
     sample_values,
@@ -83,7 +83,7 @@ class ValueTests(ContractTests):
 
     def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
         saver = self.open()
-        elsewhere = make_config("other")
+        elsewhere = RunnableConfig("other")
         first = put_state(saver, {"list": [1], "note": Note("a")})
 
         # The second derives from an object that the saver itself has made.

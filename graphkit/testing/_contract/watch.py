@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from graphkit._records.config import END, ThreadLike
+from graphkit._records.config import END, RunnableConfig, ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_config, make_failure, make_interrupt, put_state
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_state
 
 _INTERVAL = 0.01
 """The polling interval of savers without change events, in seconds."""
@@ -80,7 +80,7 @@ class WatchTests(ContractTests):
         later_ids = [put_state(saver, {"n": n}).id for n in range(2, 5)]
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
-        start = make_config("t", start_id)
+        start = RunnableConfig("t", start_id)
         with saver.watch(start, interval=_INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
         check.equal(_get_checkpoint_ids(changes), later_ids)
@@ -110,12 +110,12 @@ class WatchTests(ContractTests):
     def test_watch_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
         thread_ids = ("old", "new", "ünï/cöde")
-        put_state(saver, {"n": 0}, make_config("old"))
+        put_state(saver, {"n": 0}, RunnableConfig("old"))
 
         ids = []
         with saver.watch(interval=_INTERVAL) as watch:
             for thread_id in thread_ids:
-                config = make_config(thread_id)
+                config = RunnableConfig(thread_id)
                 ids.append(put_state(saver, {"n": 1}, config).id)
             changes = _collect_until(watch, *ids)
 
@@ -129,9 +129,9 @@ class WatchTests(ContractTests):
     def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
         saver = self.open("lists_namespaces")
         # "a/b" is nested in "a"; "ab" only starts with the same letter.
-        similar = make_config("t", namespace="ab")
-        nested = make_config("t", namespace="a/b")
-        namespace = make_config("t", namespace="a")
+        similar = RunnableConfig("t", checkpoint_ns="ab")
+        nested = RunnableConfig("t", checkpoint_ns="a/b")
+        namespace = RunnableConfig("t", checkpoint_ns="a")
         put_state(saver, {"n": 0}, similar)
 
         whole_thread = saver.watch("t", interval=_INTERVAL)
@@ -213,7 +213,7 @@ class WatchTests(ContractTests):
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
         saver = self.open("lists_threads")
-        new = make_config("new")
+        new = RunnableConfig("new")
         put_state(saver, {"n": 0})
         put_state(saver, {"n": 0}, OTHER)
         watch = saver.watch(interval=_INTERVAL, until="finished")
@@ -297,7 +297,7 @@ class WatchTests(ContractTests):
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
         saver = self.open()
-        subgraph = make_config("t", namespace="sub")
+        subgraph = RunnableConfig("t", checkpoint_ns="sub")
         put_state(saver, {"n": 0})
         put_state(saver, {"n": 0}, subgraph)
         saver.put_writes(subgraph, {"interrupt:i": make_interrupt("x")})

@@ -13,16 +13,7 @@ from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationErro
 from graphkit.operations import cancel, submit
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import (
-    CONFIG,
-    NESTED,
-    UNKNOWN,
-    config_of,
-    make_config,
-    make_failure,
-    make_interrupt,
-    put_state,
-)
+from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_failure, make_interrupt, put_state
 
 DUE: Final = datetime(2031, 4, 1, 12, tzinfo=UTC)
 TIMER: Final = {**make_interrupt(), "due": DUE}
@@ -141,7 +132,7 @@ class WriteTests(ContractTests):
         saver = self.open()
         # Savers that list namespaces must find interrupts in all of them.
         namespace = "n" if saver.lists_namespaces else ""
-        config = make_config("t", namespace=namespace)
+        config = RunnableConfig("t", checkpoint_ns=namespace)
         checkpoint = put_state(saver, {"n": 1}, config)
         if namespace:
             put_state(saver, {"n": 2})
@@ -169,7 +160,7 @@ class WriteTests(ContractTests):
             check.count(reader.interrupts(CONFIG), 2)
 
         # None is an answer too.
-        checkpoint_config = make_config("t", checkpoint.id, namespace)
+        checkpoint_config = RunnableConfig("t", checkpoint.id, namespace)
         saver.put_writes(checkpoint_config, {"answer:i1": None})
         reader = self.open_again(saver)
         check.interrupts(reader, "i2")
@@ -283,10 +274,10 @@ class WriteTests(ContractTests):
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
         for thread in ("t", "u", "v"):
-            put_state(saver, {"n": 1}, make_config(thread))
+            put_state(saver, {"n": 1}, RunnableConfig(thread))
         for thread in ("t", "v"):
             writes = {f"interrupt:{thread}": make_interrupt()}
-            saver.put_writes(make_config(thread), writes)
+            saver.put_writes(RunnableConfig(thread), writes)
 
         reader = self.open_again(saver)
         threads = [interrupt.thread_id for interrupt in reader.interrupts()]
@@ -390,7 +381,7 @@ class WriteTests(ContractTests):
 
     def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
         saver = self.open()
-        subgraph = make_config("t", namespace="sub")
+        subgraph = RunnableConfig("t", checkpoint_ns="sub")
         put_state(saver, {"n": 1}, subgraph, metadata={"within": "1"})
         interrupt = make_interrupt("inner", "go?")
         saver.put_writes(subgraph, {"interrupt:q": interrupt})

@@ -311,9 +311,10 @@ class PostgresRunLocks(RunLocks):
         """Wait until leases are due, the connection is lost, or the object is closed."""
         fd = None
         with self._mutex:
-            if self._session is not None and self._session.is_usable():
-                fd = self._session.fileno()
-            if self._session is None or any(lock.must_lock for lock in self._locks.values()):
+            session = self._session
+            if session is not None and session.is_usable():
+                fd = session.fileno()
+            if fd is None or any(lock.must_lock for lock in self._locks.values()):
                 due = min(due, monotonic() + _RETRY_WAIT)
         wake_up.wait(max(0.0, due - monotonic()), fd)
 

@@ -185,6 +185,22 @@ def test_a_holder_whose_connection_is_lost_locks_its_token_again(open_postgres_s
     assert not is_busy(other)
 
 
+def test_a_connection_that_is_lost_just_before_the_wait_is_replaced_at_once(open_postgres_saver, server):
+    saver, other = (open_postgres_saver(lease=3600) for _ in range(2))
+    locks = saver._database.run_locks
+    wait = locks._wait
+    losses = []
+
+    def lose_and_wait(*arguments):
+        if not losses:
+            losses.append(server.end_connections())
+        wait(*arguments)
+
+    locks._wait = lose_and_wait
+    with saver.run_lock("t"):
+        wait_until(lambda: losses and other.is_run_locked("t"))
+
+
 @pytest.fixture
 def patient_opener(own_server):
     return partial(PostgresSaver, own_server.connection_string, lease=3600, lock_timeout=SOON)

@@ -444,7 +444,7 @@ class RunnableConfigBuilder(JavaBuilder[RunnableConfig]):
         return self._with(executor={**others, node_id: executor})
 
     def metadata(self, metadata: Mapping[str, Any]) -> Self:
-        return self._with(metadata=metadata)
+        return self._with(metadata=dict(metadata))
 
     def addMetadata(self, key: str, value: Any) -> Self:
         return self._with(metadata={**self._keywords["metadata"], key: value})

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import re
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
+from copy import copy, deepcopy
 from datetime import UTC, datetime
 
 import pytest
@@ -279,7 +279,7 @@ def test_the_other_builder_methods_of_a_runnable_config():
     second = RunnableConfig.builder(first).putMetadata("b", 2).build()
     assert dict(second.metadata) == {"a": 1, "b": 2}
     given = {"a": 1}
-    third = RunnableConfig.builder().metadata(given)
+    third = deepcopy(RunnableConfig.builder()).metadata(given)
     given["a"] = 2
     assert third.build().metadata["a"] == 1
 

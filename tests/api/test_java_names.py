@@ -225,14 +225,8 @@ BUILDERS = [
 ]  # fmt: skip
 
 MORE = {
-    "build",
-    "addMetadata",
-    "putMetadata",
-    "recursionLimit",
-    "interruptsBefore",
-    "interruptsAfter",
-    "addParallelNodeExecutor",
-}
+    "addMetadata", "putMetadata", "recursionLimit", "interruptsBefore", "interruptsAfter", "addParallelNodeExecutor",
+}  # fmt: skip
 """Builder methods that are not named after one field."""
 
 
@@ -278,8 +272,7 @@ def test_the_other_builder_methods_of_a_runnable_config():
     assert first == RunnableConfig(max_iterations=5, metadata={"a": 1}, executor={"a": POOL, "b": POOL})
     second = RunnableConfig.builder(first).putMetadata("b", 2).build()
     assert dict(second.metadata) == {"a": 1, "b": 2}
-    given = {"a": 1}
-    third = deepcopy(RunnableConfig.builder()).metadata(given)
+    third = deepcopy(RunnableConfig.builder()).metadata(given := {"a": 1})
     given["a"] = 2
     assert third.build().metadata["a"] == 1
 

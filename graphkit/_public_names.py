@@ -127,7 +127,7 @@ class JavaBuilder(Generic[T]):
         self._keywords = dict(keywords)
 
     def _with(self, **changes: Any) -> Self:
-        self._keywords.update(changes)
+        self._keywords = {**self._keywords, **changes}  # a copy of the builder keeps its own
         return self
 
     def build(self) -> T:

@@ -273,7 +273,7 @@ class CompileConfigBuilder(JavaBuilder[CompileConfig]):
         return self._with(durability=durability)
 
     def observers(self, observers: Iterable[Observer | str | None]) -> Self:
-        return self._with(observers=observers)
+        return self._with(observers=observers_of(observers))
 
     def executor(self, executor: Executor | None) -> Self:
         return self._with(executor=executor)
@@ -285,7 +285,7 @@ class CompileConfigBuilder(JavaBuilder[CompileConfig]):
         return self._with(timeout=seconds)
 
     def migrations(self, migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]]) -> Self:
-        return self._with(migrations=migrations)
+        return self._with(migrations=tuple(migrations))
 
     def clock(self, clock: Callable[[], datetime] | None) -> Self:
         return self._with(clock=clock)

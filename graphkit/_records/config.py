@@ -369,7 +369,9 @@ class RunnableConfig(JavaNames):
     @staticmethod
     def builder(config: RunnableConfig | None = None) -> RunnableConfigBuilder:
         """Return a builder, as in Java; it starts from `config` if there is one."""
-        return RunnableConfigBuilder(RunnableConfig, vars(config or _DEFAULT))
+        config = config or _DEFAULT
+        # Its metadata are a mapping proxy, which a copy or a pickle of the builder could not hold.
+        return RunnableConfigBuilder(RunnableConfig, {**vars(config), "metadata": dict(config.metadata)})
 
     # Java names
     withStreamMode = with_stream_mode
@@ -444,7 +446,7 @@ class RunnableConfigBuilder(JavaBuilder[RunnableConfig]):
         return self._with(executor={**others, node_id: executor})
 
     def metadata(self, metadata: Mapping[str, Any]) -> Self:
-        return self._with(metadata=metadata)
+        return self._with(metadata=dict(metadata))
 
     def addMetadata(self, key: str, value: Any) -> Self:
         return self._with(metadata={**self._keywords["metadata"], key: value})

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy, deepcopy
 from datetime import UTC, datetime
 
 import pytest
@@ -224,14 +225,8 @@ BUILDERS = [
 ]  # fmt: skip
 
 MORE = {
-    "build",
-    "addMetadata",
-    "putMetadata",
-    "recursionLimit",
-    "interruptsBefore",
-    "interruptsAfter",
-    "addParallelNodeExecutor",
-}
+    "addMetadata", "putMetadata", "recursionLimit", "interruptsBefore", "interruptsAfter", "addParallelNodeExecutor",
+}  # fmt: skip
 """Builder methods that are not named after one field."""
 
 
@@ -261,12 +256,25 @@ def test_the_other_builder_methods_of_a_compile_config():
     assert collected.build() == CompileConfig(interrupt_before=["a"], interrupt_after=["b"])
 
 
+def test_a_builder_checks_when_it_builds_and_may_build_again():
+    builder = CompileConfig.builder().maxIterations(0).observers(iter([print])).migrations(iter([dict]))
+    with pytest.raises(ValueError, match="max_iterations"):
+        builder.build()
+    copied = copy(builder).maxIterations(7)
+    first = builder.maxIterations(9).build()
+    assert first == builder.build() == CompileConfig(max_iterations=9, observers=[print], migrations=[dict])
+    assert copied.build() == first.replace(max_iterations=7)
+
+
 def test_the_other_builder_methods_of_a_runnable_config():
     builder = RunnableConfig.builder().recursionLimit(5).addMetadata("a", 1)
     first = builder.addParallelNodeExecutor("a", POOL).addParallelNodeExecutor("b", POOL).build()
     assert first == RunnableConfig(max_iterations=5, metadata={"a": 1}, executor={"a": POOL, "b": POOL})
     second = RunnableConfig.builder(first).putMetadata("b", 2).build()
     assert dict(second.metadata) == {"a": 1, "b": 2}
+    third = deepcopy(RunnableConfig.builder()).metadata(given := {"a": 1})
+    given["a"] = 2
+    assert third.build().metadata["a"] == 1
 
 
 def test_an_unfinished_checkpoint_is_not_built():

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 from graphkit.saver_kit import PLAIN, Codec, FrozenList, MalformedDataError, freeze
 from graphkit.testing import same
+from tests.support.fresh_process import fresh_process
 from tests.support.sweeps import examples
 
 
@@ -452,6 +453,18 @@ def test_hostile_bytes_raise_only_what_is_documented(data):
     except (MalformedDataError, CheckpointSerializationError):
         return
     same(CODEC.unpack(CODEC.pack(value)), value)
+
+
+def test_a_process_that_imported_the_codec_while_a_test_froze_the_time():
+    code = """
+import datetime as dt
+real = dt.datetime
+dt.datetime = type("FakeDatetime", (real,), {"__slots__": ()})
+from graphkit.saver_kit import Codec
+dt.datetime = real
+print(Codec().unpack(Codec().pack(real(2026, 1, 2), "x")))
+"""
+    assert fresh_process(code) == "2026-01-02 00:00:00\n"
 
 
 def test_timestamps_of_msgpack_itself_are_read():

@@ -186,6 +186,11 @@ _LATE: Final[dict[str, tuple[str, Callable[[Any], ExtType]]]] = {
 objects."""
 
 
+# A test may have put subclasses of its own in the place of these two, as freezegun does, while this module is imported.
+_DATE: Final = next(cls for cls in date.__mro__ if cls.__module__ == "datetime")
+_DATETIME: Final = next(cls for cls in datetime.__mro__ if cls.__module__ == "datetime")
+
+
 def _add_fixed(code: int, cls: type[Any], form: str, *attributes: str) -> None:
     """Store objects of a class as some of their attributes, of which its constructor makes them again."""
     layout = struct.Struct(form)
@@ -195,7 +200,7 @@ def _add_fixed(code: int, cls: type[Any], form: str, *attributes: str) -> None:
 
 
 _add_fixed(COMPLEX, complex, ">dd", "real", "imag")
-_add_fixed(DATE, date, ">HBB", "year", "month", "day")
+_add_fixed(DATE, _DATE, ">HBB", "year", "month", "day")
 _add_fixed(TIMEDELTA, timedelta, ">iii", "days", "seconds", "microseconds")
 
 
@@ -212,7 +217,7 @@ def _add_zoned(code: int, cls: type[Any], form: str, *attributes: str) -> None:
     READERS[code] = read
 
 
-_add_zoned(DATETIME, datetime, ">HBBBBBIB", "year", "month", "day", "hour", "minute", "second", "microsecond")
+_add_zoned(DATETIME, _DATETIME, ">HBBBBBIB", "year", "month", "day", "hour", "minute", "second", "microsecond")
 _add_zoned(TIME, time, ">BBBIB", "hour", "minute", "second", "microsecond")
 
 

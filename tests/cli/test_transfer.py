@@ -123,6 +123,15 @@ def test_one_of_all_threads_that_has_no_checkpoint_is_passed_over(tmp_path, form
         list(export_threads(saver, ["b"], format="lines"))
 
 
+def test_a_thread_that_is_deleted_after_its_first_line_spoils_no_file():
+    saver = MemorySaver()
+    saver.put("a", checkpoint(1, START, "a", {}))
+    lines = export_threads(saver)
+    begun = [next(lines), next(lines)]
+    saver.delete("a")
+    assert import_threads(MemorySaver(), [*begun, *lines]).threads == ["a"]
+
+
 def test_logs_that_are_removed_while_they_are_read_are_named(tmp_path, source):
     lines = export_threads(source, ["t"], format="logs")
     while '"file"' not in next(lines):
@@ -212,6 +221,8 @@ def test_a_refused_import_adds_nothing_to_what_is_there():
         import_threads(target, lines)
     assert list(export_threads(target, ["t"])) == before
     assert target.get("u") == source.get("u")
+    with pytest.raises(CheckpointConflictError, match=r"differs from the file$"):
+        import_threads(target, export_threads(source, ["t"]))
     target.delete("t")
     assert [import_threads(target, lines).skipped for _ in range(2)] == [1, 2]
 
@@ -484,7 +495,7 @@ def test_an_export_without_a_damaged_thread_replaces_no_file_that_may_have_it(st
     piped = graphkit("export", store)
     assert (piped.code, piped.out) == (12, new.read_text())
     new.write_text("has order-17")
-    assert graphkit("export", store, "--output", new).code == 12
+    assert_refused(graphkit("export", store, "--output", new), 12, f"{new} stays as it was")
     assert new.read_text() == "has order-17"
     assert graphkit("export", store, "order-17", "--output", tmp_path / "one.jsonl").code == 12
     assert not (tmp_path / "one.jsonl").exists()

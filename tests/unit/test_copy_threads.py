@@ -337,7 +337,7 @@ def test_a_version_without_checkpoints_does_not_stop_the_copy_of_other_threads()
 )
 def test_a_store_that_cannot_be_used_ends_the_copy(error):
     target = ScriptedSaver(MemorySaver()).fail("put", error, skip=1)
-    with pytest.raises(OSError, match="no space|lost") as caught:
+    with pytest.raises(OSError, match=r"no space|lost") as caught:
         copy_threads(make_threads(4), target)
     assert caught.value is error
     assert list(target.threads()) == ["t00"]

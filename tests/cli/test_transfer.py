@@ -24,7 +24,7 @@ from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySav
 from tests.support.logs import locate_log
 from tests.support.odd import odd
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
-from tests.support.threads import TYPES, assert_same, everything, exact
+from tests.support.threads import MAKERS, TYPES, assert_same, everything, exact, made
 
 
 @pytest.fixture
@@ -32,23 +32,13 @@ def source(tmp_path):
     return everything(FileSystemSaver(tmp_path / "source", fsync="never", types=TYPES))
 
 
-MAKERS = {
-    "file": lambda path: FileSystemSaver(path, fsync="never"),
-    "memory": lambda _: MemorySaver(),
-    "versioned": lambda _: VersionedMemorySaver(),
-}
-
-
-def made(kind, path):
-    saver = MAKERS[kind](path)
-    saver.register_types(*TYPES)
-    return saver
+KINDS = ["file", "memory", "versioned"]
 
 
 @pytest.mark.requirement("P54")
 @pytest.mark.sweep(1, of="kind", in_turn=True)
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("origin", MAKERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("origin", KINDS)
 def test_every_type_comes_back_between_any_savers(tmp_path, origin, kind):
     source, target = everything(made(origin, tmp_path / "a")), MAKERS[kind](tmp_path / "b")
     done = import_threads(target, export_threads(source, types=TYPES), types=TYPES)

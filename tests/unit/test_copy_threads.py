@@ -28,26 +28,12 @@ from graphkit.transfer import copy_threads, export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt, with_lazy_state
 from tests.support.graphs import pending_ids
-from tests.support.savers import ListingSaver, ListSaver
+from tests.support.savers import ListSaver
 from tests.support.terminal import checkpoint, damage
-from tests.support.threads import TYPES, assert_same, everything, exact
+from tests.support.threads import MAKERS, TYPES, assert_same, everything, exact, made
 
 T = RunnableConfig("t")
 SUB = RunnableConfig("t", checkpoint_ns="sub")
-MAKERS = {
-    "file": lambda path: FileSystemSaver(path, fsync="never", types=TYPES),
-    "sealed": lambda path: FileSystemSaver(path, fsync="never", types=TYPES, cipher={"k": b"k" * 32}),
-    "memory": lambda _: MemorySaver(),
-    "versioned": lambda _: VersionedMemorySaver(),
-    "wrapped": lambda _: SaverWrapper(MemorySaver()),
-    "lists": lambda _: ListingSaver(),
-}
-
-
-def made(kind, path=None):
-    saver = MAKERS[kind](path)
-    saver.register_types(*TYPES)
-    return saver
 
 
 def put_one(saver, thread="t", node="a", number=1):

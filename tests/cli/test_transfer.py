@@ -404,22 +404,21 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
         assert path.stat().st_mode & 0o777 == mode
 
 
-def test_logs_do_not_overwrite(tmp_path, source):
+def test_logs_do_not_overwrite_and_damage_comes_along_and_is_reported(tmp_path, source):
+    for thread in ("u", "v"):
+        source.put(thread, checkpoint(1, START, "a", {}))
     target = FileSystemSaver(tmp_path / "b", fsync="never")
-    target.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
+    target.put("u", checkpoint(2, START, "a", {}))
     before = logs_of(tmp_path / "b")
-    with pytest.raises(CheckpointConflictError, match="holds other data"):
-        import_threads(target, export_threads(source, format="logs"), format="logs")
-    assert logs_of(tmp_path / "b") == before
-
-
-def test_damage_comes_along_and_is_reported(tmp_path, source):
-    source.put("u", checkpoint(1, START, "a", {}))
     damage(tmp_path / "source", "t")
-    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    lines = list(export_threads(source, ["u", "t", "v"], format="logs"))
+    with pytest.raises(CheckpointConflictError, match=r"holds other data.*\(cannot import u, t; all others are done\)"):
+        import_threads(target, lines, format="logs")
+    assert logs_of(tmp_path / "b").items() >= before.items()
+    assert sorted(target.threads()) == ["t", "u", "v"]
+    target.delete("u")
     with pytest.raises(CheckpointCorruptionError, match=r"\(cannot import t; all others are done\)"):
-        import_threads(target, export_threads(source, ["t", "u"], format="logs"), format="logs")
-    assert sorted(target.threads()) == ["t", "u"]
+        import_threads(target, lines, format="logs")
 
 
 def test_logs_from_strangers_get_nowhere(tmp_path, source):

@@ -290,15 +290,12 @@ def test_destinations_that_are_refused(graph, destinations):
 
 
 class Action:
-    def with_config(self, state, config):
-        return {"got": config.thread_id}
-
     def __call__(self, state, config):
         return {"got": config.thread_id}
 
 
 ACTIONS = {
-    "method": (Action().with_config, "t"),
+    "method": (Action().__call__, "t"),
     "object": (Action(), "t"),
     "lambda": (lambda state: {"got": 1}, 1),
     "any name": (lambda s, c: {"got": c.thread_id}, "t"),

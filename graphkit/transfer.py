@@ -278,7 +278,8 @@ def export_threads(
             for _ in read(thread_id):
                 pass
             rest = read(thread_id)
-            lines = chain((next(rest),), rest)
+            # With the second line, its first history was opened: a thread deleted from now on is still read from it.
+            lines = chain((next(rest), next(rest)), rest)
             exported += 1
         yield from lines
         progress(done, len(chosen), thread_id)
@@ -371,5 +372,5 @@ def import_threads(
                 ThreadCopier(thread, saver, versions=has_versions).copy(counts)
         imported.append(thread_id)
         progress(len(imported), 0, thread_id)
-    failed.raise_if_any()
+    failed.raise_if_any(len(imported))
     return Imported(imported, counts.checkpoints, counts.skipped_checkpoints)

@@ -54,7 +54,9 @@ class FailedThreads:
         except self._passes_over:
             pass
         except (CheckpointerError, OSError) as error:
-            if isinstance(error, self._fatal) or is_out_of_resources(error):
+            # An OSError that the saver did not wrap counts as what it would be wrapped in.
+            kind = type(error) if isinstance(error, CheckpointerError) else CheckpointStorageError
+            if issubclass(kind, self._fatal) or is_out_of_resources(error):
                 raise
             self.add(thread_id, error)
 
@@ -90,18 +92,23 @@ class FailedThreads:
         self.raise_if_any()
         return results
 
-    def raise_if_any(self) -> None:
-        """Raise the first error; of several threads, its message also names those that failed."""
+    def raise_if_any(self, total: int | None = None) -> None:
+        """Raise the first error; of several threads, its message also names those that failed.
+
+        Args:
+            total: how many threads there were, if that was not known before.
+        """
+        total = total or self._total
         first = self._first
         if first is None:
             return
-        if self._total == 1:
+        if total == 1:
             raise first
         error = first
         if isinstance(first, OSError) and not isinstance(first, CheckpointerError):
             error = CheckpointStorageError(os.fsdecode(first.filename or ""), self._operation, first)
         names = name_threads(self._thread_ids)
-        others = "no other is done" if len(self._thread_ids) == self._total else "all others are done"
+        others = "no other is done" if len(self._thread_ids) == total else "all others are done"
         described = copy(error)
         described.args = (*error.args[:-1], f"{error} (cannot {self._operation} {names}; {others})")
         raise described from first

@@ -256,6 +256,8 @@ class StoredThread(ThreadSource):
             digest.update(line.encode())
             count += 1
             yield line
+        if not count:  # it was deleted meanwhile; no import reads on behind a thread without lines
+            raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
         yield format_line({"end": digest.hexdigest(), "lines": count, "thread": self.thread_id})
 
     def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:

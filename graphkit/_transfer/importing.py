@@ -362,12 +362,15 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
     """
     directory = find_directory(saver, thread_id)
     names: list[str] = []
-    if os.path.lexists(directory):
-        _check_directory(directory)
-        names = [path.name for path in directory.iterdir()]
-        for namespace in filter(_NAMESPACE.match, [*names]):
-            _check_directory(directory / namespace)
-            names += [f"{namespace}/{path.name}" for path in (directory / namespace).iterdir()]
+    try:
+        if os.path.lexists(directory):
+            _check_directory(directory)
+            names = [path.name for path in directory.iterdir()]
+            for namespace in filter(_NAMESPACE.match, [*names]):
+                _check_directory(directory / namespace)
+                names += [f"{namespace}/{path.name}" for path in (directory / namespace).iterdir()]
+    except OSError as error:
+        raise CheckpointStorageError(str(directory), "export", error) from error
     files = sorted(name for name in names if _FILE.match(name))
     if not files:
         raise CheckpointNotFoundError(thread_id, hint="see threads()")

@@ -39,8 +39,8 @@ _PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\
 """In a connection string of keywords, and among the options of a URL."""
 _SCHEMA: Final = re.compile("(?:^|&)schema=([^&]*)")
 """Among the options of a URL."""
-_KEYWORD: Final = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)")
-"""One of a connection string of keywords."""
+_KEYWORD: Final = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)|[\s\S]+")
+"""One of a connection string of keywords; or the rest of the string, without a name, if it is not understood."""
 _MIN_PASSWORD: Final = 4
 """Shorter passwords are hidden only where they stand in a connection string: they occur in words."""
 
@@ -107,7 +107,7 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
         return f"{address}?{others}" if others else address, unquote(schemas[-1])
 
     keywords = list(_KEYWORD.finditer(connection_string))
-    is_understood = "".join(keyword[0] for keyword in keywords) == connection_string
+    is_understood = all(keyword["name"] for keyword in keywords)
     schemas = [_unquote_value(keyword["value"]) for keyword in keywords if keyword["name"] == "schema"]
     if not is_understood or not schemas:
         return connection_string, None

@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import END, START, RunnableConfig
 from savers import FileSystemSaver
-from tests.support.terminal import SHOP, STOP, checkpoint, minutes_ago
+from tests.support.terminal import SHOP, STOP, checkpoint, graphkit, minutes_ago
 
 
 @pytest.fixture
@@ -68,3 +68,11 @@ def shop(write_module):
     """A module `shop` in the current directory."""
     write_module("shop", SHOP)
     return "shop:app"
+
+
+@pytest.fixture
+def waiting(runs, shop):
+    """A run that waits inside `approve`, made by a real graph."""
+    done = graphkit("run", runs, "--app", shop, "--thread", "order-17", "--input", '{"item": "lamp"}')
+    assert done.code == 0
+    return runs

@@ -22,11 +22,11 @@ from graphkit.errors import ModelError
 
 
 @tool(requires_approval=True)
-def cancel_order(number: int) -> str:
+def cancel_order(number: float) -> str:
     """Cancel an order."""
     with pathlib.Path("calls").open("a") as calls:
-        calls.write(f"cancel {number}\\n")
-    return f"order {number} is cancelled"
+        calls.write(f"cancel {number:g}\\n")
+    return f"order {number:g} is cancelled"
 
 
 def answer(messages, on_text=None):
@@ -192,6 +192,8 @@ def test_a_wrong_thread_id_is_a_usage_error():
         ("y but only 4\nn", [], "Done"),
         ("what?\ny", ["cancel 3"], "order 3 is cancelled"),
         ('{"number": "x"}\ny', ["cancel 3"], "order 3 is cancelled"),
+        ('{"number": NaN}\ny', ["cancel 3"], "order 3 is cancelled"),
+        ('{"number": ' + "[" * 100_000 + "\ny", ["cancel 3"], "order 3 is cancelled"),
     ],
 )
 def test_a_tool_is_approved_changed_or_refused(line, call, result):
@@ -200,15 +202,6 @@ def test_a_tool_is_approved_changed_or_refused(line, call, result):
     assert 'approve cancel_order {"number": 3}? [y/n/JSON]' in done.err
     assert result in done.out
     assert [name for name in calls() if name != "model"] == call
-
-
-@pytest.mark.parametrize("line", ['{"number": NaN}', '{"number": ' + "[" * 100_000])
-def test_arguments_that_are_not_json_are_asked_for_again(write_module, line):
-    write_module("agent_shop", SHOP.replace("number: int", "number: float"))
-    done = run("--thread", "bob", stdin=f"cancel it\n{line}\ny\n")
-    assert done.code == 0
-    assert done.err.count("approve cancel_order") == 2
-    assert calls() == ["model", "cancel 3.0", "model"]
 
 
 def test_an_approval_waits_for_the_next_process_and_an_answer_is_kept():

@@ -11,14 +11,6 @@ from tests.support.terminal import NOW, STOP, assert_refused, checkpoint, damage
 AT = RunnableConfig("order-17")
 
 
-@pytest.fixture
-def waiting(runs, shop):
-    """A run that waits inside `approve`, made by a real graph."""
-    done = graphkit("run", runs, "--app", shop, "--thread", "order-17", "--input", '{"item": "lamp"}')
-    assert done.code == 0
-    return runs
-
-
 def resume(store):
     assert graphkit("resume", store, "order-17", "--app", "shop:app").code == 0
 

@@ -22,13 +22,6 @@ def test_a_thread_is_copied_within_its_store(store):
     assert rows == read_json("history", store, "order-17")
 
 
-def test_graphkit_dir_names_the_store_that_is_omitted(store, tmp_path):
-    within = graphkit("copy", "order-17", "new", GRAPHKIT_DIR=str(store))
-    assert within.out == "copied 2 checkpoints of order-17 to new\n"
-    away = graphkit("copy", "--to", tmp_path / "b", GRAPHKIT_DIR=str(store))
-    assert away.out == f"copied 7 checkpoints of 4 threads to {tmp_path / 'b'}, verified\n"
-
-
 def test_a_whole_store_is_copied_to_another_one_and_what_is_new_later(store, tmp_path, saver):
     target = tmp_path / "backup"
     would = graphkit("copy", store, "--to", target, "--dry-run")

@@ -4,10 +4,9 @@ import shutil
 
 import pytest
 
-from graphkit import Checkpoint
 from savers import SqliteSaver
 from tests.support.erasure import find_files
-from tests.support.terminal import assert_refused, assert_shows, damage, graphkit, read_json
+from tests.support.terminal import assert_refused, assert_shows, checkpoint, damage, graphkit, read_json
 
 pytestmark = pytest.mark.requirement("P73")
 
@@ -48,21 +47,16 @@ def test_copies_and_what_is_left_are_listed(store):
     assert_shows(done, 1, "order-18 may be a copy of it, and cannot be read")
 
 
-@pytest.fixture
-def ledger(tmp_path):
-    """The options that name a ledger."""
+def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path):
     (tmp_path / "key").write_bytes(bytes(32))
-    return ["--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key"]
-
-
-def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, ledger):
+    ledger = ["--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "key"]
     path = tmp_path / "runs.db"
     copied = tmp_path / "backup.db"
     name = f"sqlite:{path}"
     backup = f"sqlite:{copied}"
     with SqliteSaver(path) as saver:
-        for thread, user in {"a": "ann", "b": "ann", "c": "bob", "d": "bob"}.items():
-            saver.put(thread, Checkpoint(node_id="n", next_node_id="m", state={}, metadata={"user": user}))
+        for number, (thread, user) in enumerate({"a": "ann", "b": "ann", "c": "bob", "d": "bob"}.items()):
+            saver.put(thread, checkpoint(number, "n", "m", {}, user=user))
     shutil.copy(path, copied)
 
     erase = ["erase", name, "--where", "user=ann"]
@@ -79,14 +73,11 @@ def test_a_person_is_erased_from_a_database_and_again_from_its_backup(tmp_path, 
 
 
 def test_only_what_the_question_named_is_erased(store, saver):
-    def put(thread):
-        saver.put(thread, Checkpoint(node_id="n", next_node_id="m", state={}, metadata={"user": "ann"}))
-
-    def type_line():
-        put("later")  # as a worker does that begins another thread of the same person
+    def type_line():  # a worker begins another thread of the same person
+        saver.put("later", checkpoint(32, "n", "m", {}, user="ann"))
         return "y\n"
 
-    put("named")
+    saver.put("named", checkpoint(31, "n", "m", {}, user="ann"))
     done = graphkit("erase", store, "--where", "user=ann", terminal=True, stdin=type_line)
     assert (done.code, done.out, "erase named" in done.err) == (0, "erased 1 thread of 1\n", True)
     assert sorted(saver.threads()) == ["import-a", "later", "order-17", "order-18"]

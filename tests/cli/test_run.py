@@ -142,30 +142,22 @@ def test_the_next_command_fits_what_waits(write_module):
     assert_refused(graphkit("answer", "runs", "t", "--text", "x"), 2, "2 interrupts are pending")
 
 
-def test_a_mistake_leaves_no_empty_store_behind(runs, shop):
+def test_a_mistake_is_named_and_leaves_no_empty_store_behind(runs, shop):
     start = (runs, "--app", shop, "--input")
-    lines = '{"format": 1, "graphkit": "threads"}'
-    for mistake in (
-        ("run", *start, "{"),
-        ("run", *start, "{}", "--meta", "x"),
-        ("submit", *start, "{"),
-        ("submit", *start, "{}", "--meta", "x"),
-        ("submit", *start, "{}", "--at", "soon"),
-        ("import", runs, "-", "--app", "shop:nothing"),
-    ):
-        assert_refused(graphkit(*mistake, stdin=lines), 2)
-        assert not runs.exists(), mistake
-
-
-def test_bad_input(runs, shop):
     deep = "[" * 100_000
-    for given, message in (
-        ("[1]", "--input must be a JSON object"),
-        (deep, "--input is not JSON"),
-        ('{"item": NaN}', "--input is not JSON: JSON has no NaN"),
+    lines = '{"format": 1, "graphkit": "threads"}'
+    for mistake, message in (
+        (("run", *start, "[1]"), "--input must be a JSON object"),
+        (("run", *start, deep), "--input is not JSON"),
+        (("run", *start, '{"item": NaN}'), "--input is not JSON: JSON has no NaN"),
+        (("run", *start, "{}", "--meta", f"key={deep}"), "--meta: the value of key is nested too deeply"),
+        (("submit", *start, "{"), "--input is not JSON"),
+        (("submit", *start, "{}", "--meta", "x"), "--meta must be key=value"),
+        (("submit", *start, "{}", "--at", "soon"), "--at: soon is not a time"),
+        (("import", runs, "-", "--app", "shop:nothing"), "shop has no nothing"),
     ):
-        assert_refused(run(runs, given=given), 2, message)
-    assert_refused(run(runs, "--meta", f"key={deep}"), 2, "--meta: the value of key is nested too deeply")
+        assert_refused(graphkit(*mistake, stdin=lines), 2, message)
+        assert not runs.exists(), mistake
 
 
 def test_a_failing_node_is_one_sentence(runs, shop):

@@ -9,14 +9,11 @@ from graphkit import START, operations, schedules
 from savers import FileSystemSaver
 from tests.support.terminal import assert_refused, assert_shows, checkpoint, graphkit, read_json
 
-INPUT = '{"item": "lamp"}'
-
-
 # submit
 
 
 def submit(store, *options):
-    return graphkit("submit", store, "--app", "shop:app", "--input", INPUT, *options)
+    return graphkit("submit", store, "--app", "shop:app", "--input", '{"item": "lamp"}', *options)
 
 
 def test_a_submitted_run_waits_for_a_worker(runs, shop):
@@ -53,7 +50,6 @@ def test_a_time_and_a_key(runs, shop):
     assert graphkit("worker", runs, "--app", shop, "--once").out == "resumed 0 runs\n"
     early = graphkit("resume", runs, thread, "--app", shop)
     assert early.lines[-1] == f"{thread} is queued: its time has not come"
-    assert_refused(submit(runs, "--at", "tomorrow"), 2, "--at: tomorrow is not a time")
 
 
 # schedule
@@ -196,18 +192,11 @@ app = make_chain({}, stop=stop, last=lambda state: {}).compile()
 """
 
 
-@pytest.fixture
-def waiting(runs, shop):
-    """A store with a thread that waits for an answer."""
-    assert graphkit("run", runs, "--app", shop, "--thread", "t", "--input", INPUT).code == 0
-    return runs
-
-
 def test_a_thread_that_waits_is_cancelled_at_once(waiting):
-    assert graphkit("pause", waiting, "t").out == "t is interrupted: nothing to stop\n"
-    assert graphkit("cancel", waiting, "t", "--reason", "sold out").out == "t is cancelled\n"
-    assert read_json("cancel", waiting, "t") == {"thread": "t", "status": "cancelled", "accepted": False}
-    assert graphkit("cancel", waiting, "t").out == "t is cancelled: nothing to stop\n"
+    assert graphkit("pause", waiting, "order-17").out == "order-17 is interrupted: nothing to stop\n"
+    assert graphkit("cancel", waiting, "order-17", "--reason", "sold out").out == "order-17 is cancelled\n"
+    assert read_json("cancel", waiting, "order-17") == {"thread": "order-17", "status": "cancelled", "accepted": False}
+    assert graphkit("cancel", waiting, "order-17").out == "order-17 is cancelled: nothing to stop\n"
 
 
 @pytest.mark.parametrize("command", ["cancel", "pause"])
@@ -217,27 +206,27 @@ def test_a_run_that_ends_meanwhile_and_leaves_no_thread_is_said_to_have_ended(mo
         return False
 
     monkeypatch.setattr(operations, command, release)
-    assert graphkit(command, waiting, "t").out == "t has ended, and its thread was released or deleted\n"
+    assert graphkit(command, waiting, "order-17").out == "order-17 has ended, and its thread was released or deleted\n"
 
 
 def test_every_command_shows_that_a_thread_was_cancelled_and_why(waiting, shop):
-    latest = read_json("history", waiting, "t")[0]["id"]
-    graphkit("cancel", waiting, "t", "--reason", "sold out")
+    latest = read_json("history", waiting, "order-17")[0]["id"]
+    graphkit("cancel", waiting, "order-17", "--reason", "sold out")
 
     (row,) = read_json("threads", waiting, "--status", "cancelled")
-    for found in (row, read_json("show", waiting, "t")):
+    for found in (row, read_json("show", waiting, "order-17")):
         assert (found["status"], found["reason"]) == ("cancelled", "sold out")
         assert not found["waiting"]
 
     assert_shows(graphkit("threads", waiting), 0, "sold out")
-    assert_shows(graphkit("show", waiting, "t"), 0, "sold out")
-    *_, last = graphkit("watch", waiting, "t", "--checkpoint", latest, "--limit", "2").lines
+    assert_shows(graphkit("show", waiting, "order-17"), 0, "sold out")
+    *_, last = graphkit("watch", waiting, "order-17", "--checkpoint", latest, "--limit", "2").lines
     assert last.endswith("cancelled: sold out")
 
-    assert read_json("history", waiting, "t")[0]["status"] == "cancelled"
+    assert read_json("history", waiting, "order-17")[0]["status"] == "cancelled"
     assert read_json("stats", waiting)["statuses"] == {"cancelled": 1}
     assert read_json("interrupts", waiting) == []
-    assert_shows(graphkit("wait", waiting, "t", "--until", "interrupted"), 6, "t is cancelled\n")
+    assert_shows(graphkit("wait", waiting, "order-17", "--until", "interrupted"), 6, "order-17 is cancelled\n")
     assert_shows(graphkit("worker", waiting, "--app", shop, "--once"), 0, "resumed 0 runs\n")
 
 

@@ -80,6 +80,7 @@ def test_the_first_word_is_no_store_if_the_environment_names_one(store):
     assert read_json("search", "user=bert", "step=1", **here)[0]["thread"] == "order-18"
     assert read_json("search", "user=" + 5_000 * "x", "step=1", **here) == []
     assert graphkit("diff", "order-18", "0013", "0011", **here).code == 0
+    assert graphkit("copy", "order-17", "new", **here).out == "copied 2 checkpoints of order-17 to new\n"
     assert_refused(graphkit("stats", "sqlite:missing.db", **here), 18, "there is no database file")
     assert_refused(graphkit("stats", "disk:missing", **here), 18, "there is no directory")
     assert (

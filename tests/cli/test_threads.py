@@ -157,7 +157,6 @@ def test_history_is_chosen(store):
         (["--limit", "1"], ["pack"]),
         (["--source", "input"], [START]),
         (["--node", "pack"], ["pack"]),
-        (["--clean"], ["pack", START]),
     ):
         assert [row["node"] for row in read_json("history", store, "order-18", *options)] == expected
 

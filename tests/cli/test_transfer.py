@@ -24,7 +24,7 @@ from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySav
 from tests.support.logs import locate_log
 from tests.support.odd import odd
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit
-from tests.support.threads import TYPES, assert_same, everything, exact
+from tests.support.threads import MAKERS, TYPES, assert_same, everything, exact, made
 
 
 @pytest.fixture
@@ -32,23 +32,13 @@ def source(tmp_path):
     return everything(FileSystemSaver(tmp_path / "source", fsync="never", types=TYPES))
 
 
-MAKERS = {
-    "file": lambda path: FileSystemSaver(path, fsync="never"),
-    "memory": lambda _: MemorySaver(),
-    "versioned": lambda _: VersionedMemorySaver(),
-}
-
-
-def made(kind, path):
-    saver = MAKERS[kind](path)
-    saver.register_types(*TYPES)
-    return saver
+KINDS = ["file", "memory", "versioned"]
 
 
 @pytest.mark.requirement("P54")
 @pytest.mark.sweep(1, of="kind", in_turn=True)
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("origin", MAKERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("origin", KINDS)
 def test_every_type_comes_back_between_any_savers(tmp_path, origin, kind):
     source, target = everything(made(origin, tmp_path / "a")), MAKERS[kind](tmp_path / "b")
     done = import_threads(target, export_threads(source, types=TYPES), types=TYPES)
@@ -121,6 +111,15 @@ def test_one_of_all_threads_that_has_no_checkpoint_is_passed_over(tmp_path, form
     assert import_threads(made("file", tmp_path / "target"), [head, *lines]).threads == ["a", "c"]
     with pytest.raises(CheckpointNotFoundError):
         list(export_threads(saver, ["b"], format="lines"))
+
+
+def test_a_thread_that_is_deleted_after_its_first_line_spoils_no_file():
+    saver = MemorySaver()
+    saver.put("a", checkpoint(1, START, "a", {}))
+    lines = export_threads(saver)
+    begun = [next(lines), next(lines)]
+    saver.delete("a")
+    assert import_threads(MemorySaver(), [*begun, *lines]).threads == ["a"]
 
 
 def test_logs_that_are_removed_while_they_are_read_are_named(tmp_path, source):
@@ -212,6 +211,8 @@ def test_a_refused_import_adds_nothing_to_what_is_there():
         import_threads(target, lines)
     assert list(export_threads(target, ["t"])) == before
     assert target.get("u") == source.get("u")
+    with pytest.raises(CheckpointConflictError, match=r"differs from the file$"):
+        import_threads(target, export_threads(source, ["t"]))
     target.delete("t")
     assert [import_threads(target, lines).skipped for _ in range(2)] == [1, 2]
 
@@ -403,22 +404,21 @@ def test_the_logs_come_along_byte_by_byte(tmp_path, source):
         assert path.stat().st_mode & 0o777 == mode
 
 
-def test_logs_do_not_overwrite(tmp_path, source):
+def test_logs_do_not_overwrite_and_damage_comes_along_and_is_reported(tmp_path, source):
+    for thread in ("u", "v"):
+        source.put(thread, checkpoint(1, START, "a", {}))
     target = FileSystemSaver(tmp_path / "b", fsync="never")
-    target.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
+    target.put("u", checkpoint(2, START, "a", {}))
     before = logs_of(tmp_path / "b")
-    with pytest.raises(CheckpointConflictError, match="holds other data"):
-        import_threads(target, export_threads(source, format="logs"), format="logs")
-    assert logs_of(tmp_path / "b") == before
-
-
-def test_damage_comes_along_and_is_reported(tmp_path, source):
-    source.put("u", checkpoint(1, START, "a", {}))
     damage(tmp_path / "source", "t")
-    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    lines = list(export_threads(source, ["u", "t", "v"], format="logs"))
+    with pytest.raises(CheckpointConflictError, match=r"holds other data.*\(cannot import u, t; all others are done\)"):
+        import_threads(target, lines, format="logs")
+    assert logs_of(tmp_path / "b").items() >= before.items()
+    assert sorted(target.threads()) == ["t", "u", "v"]
+    target.delete("u")
     with pytest.raises(CheckpointCorruptionError, match=r"\(cannot import t; all others are done\)"):
-        import_threads(target, export_threads(source, ["t", "u"], format="logs"), format="logs")
-    assert sorted(target.threads()) == ["t", "u"]
+        import_threads(target, lines, format="logs")
 
 
 def test_logs_from_strangers_get_nowhere(tmp_path, source):
@@ -484,7 +484,7 @@ def test_an_export_without_a_damaged_thread_replaces_no_file_that_may_have_it(st
     piped = graphkit("export", store)
     assert (piped.code, piped.out) == (12, new.read_text())
     new.write_text("has order-17")
-    assert graphkit("export", store, "--output", new).code == 12
+    assert_refused(graphkit("export", store, "--output", new), 12, f"{new} stays as it was")
     assert new.read_text() == "has order-17"
     assert graphkit("export", store, "order-17", "--output", tmp_path / "one.jsonl").code == 12
     assert not (tmp_path / "one.jsonl").exists()

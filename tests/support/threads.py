@@ -10,6 +10,8 @@ from uuid import UUID
 
 from graphkit import END, START, RunnableConfig
 from graphkit._saver.status import public_metadata
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
+from tests.support.savers import ListingSaver
 from tests.support.terminal import NOW, checkpoint
 
 
@@ -37,6 +39,21 @@ EVERYTHING = {
     "point": Point(1), "deep": [{"p": [Point(2)]}], "marked": {"$packed": "not ours"}, "": "empty key",
 }  # fmt: skip
 TYPES = (Point, Colour, Pair)
+MAKERS = {
+    "file": lambda path: FileSystemSaver(path, fsync="never"),
+    "sealed": lambda path: FileSystemSaver(path, fsync="never", cipher={"k": b"k" * 32}),
+    "memory": lambda _: MemorySaver(),
+    "versioned": lambda _: VersionedMemorySaver(),
+    "wrapped": lambda _: SaverWrapper(MemorySaver()),
+    "lists": lambda _: ListingSaver(),
+}
+
+
+def made(kind, path=None):
+    """Open a saver of a kind that knows the types."""
+    saver = MAKERS[kind](path)
+    saver.register_types(*TYPES)
+    return saver
 
 
 def strict(value):

@@ -28,26 +28,12 @@ from graphkit.transfer import copy_threads, export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt, with_lazy_state
 from tests.support.graphs import pending_ids
-from tests.support.savers import ListingSaver, ListSaver
+from tests.support.savers import ListSaver
 from tests.support.terminal import checkpoint, damage
-from tests.support.threads import TYPES, assert_same, everything, exact
+from tests.support.threads import MAKERS, TYPES, assert_same, everything, exact, made
 
 T = RunnableConfig("t")
 SUB = RunnableConfig("t", checkpoint_ns="sub")
-MAKERS = {
-    "file": lambda path: FileSystemSaver(path, fsync="never", types=TYPES),
-    "sealed": lambda path: FileSystemSaver(path, fsync="never", types=TYPES, cipher={"k": b"k" * 32}),
-    "memory": lambda _: MemorySaver(),
-    "versioned": lambda _: VersionedMemorySaver(),
-    "wrapped": lambda _: SaverWrapper(MemorySaver()),
-    "lists": lambda _: ListingSaver(),
-}
-
-
-def made(kind, path=None):
-    saver = MAKERS[kind](path)
-    saver.register_types(*TYPES)
-    return saver
 
 
 def put_one(saver, thread="t", node="a", number=1):
@@ -332,12 +318,14 @@ def test_a_version_without_checkpoints_does_not_stop_the_copy_of_other_threads()
     assert [*target.threads()] == ["b"]
 
 
-def test_a_store_that_cannot_be_used_ends_the_copy():
-    full = CheckpointStorageError("runs", "write", OSError(errno.ENOSPC, "no space"))
-    target = ScriptedSaver(MemorySaver()).fail("put", full, skip=1)
-    with pytest.raises(CheckpointStorageError) as caught:
+@pytest.mark.parametrize(
+    "error", [CheckpointStorageError("runs", "write", OSError(errno.ENOSPC, "no space")), ConnectionResetError("lost")]
+)
+def test_a_store_that_cannot_be_used_ends_the_copy(error):
+    target = ScriptedSaver(MemorySaver()).fail("put", error, skip=1)
+    with pytest.raises(OSError, match=r"no space|lost") as caught:
         copy_threads(make_threads(4), target)
-    assert caught.value is full
+    assert caught.value is error
     assert list(target.threads()) == ["t00"]
 
 

@@ -589,10 +589,7 @@ def test_a_cancelled_task_keeps_what_finished(saver):
             await asyncio.Event().wait()
         return {"log": "b"}
 
-    def thread(state):
-        assert cancelled.wait(PATIENCE)  # cannot be cancelled: it is waited for
-        runs.append("c")
-        return {"log": "c"}
+    thread = FlakyNode("c", runs, after=cancelled)  # cannot be cancelled: it is waited for
 
     async def quick(state):
         runs.append("e")

@@ -252,22 +252,17 @@ def test_destinations_of_a_merged_graph_go_with_it():
     assert nodes_of(graph.compile().stream({})) == [START, "go", "S-x", "S-y", "z", END]
 
 
-def test_a_command_may_go_where_an_edge_leads_too():
-    graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["c"]).add_edge("a", "b")
-    connect(graph.add_node("b", node).add_node("c", node), "START>a b>END c>END")
-    assert nodes_of(graph.compile().stream({})) == [START, "a", "b", END]
-
-
 @pytest.mark.parametrize(
     "add_edges",
     [
+        lambda graph: connect(graph, "a>b"),
         lambda graph: graph.add_conditional_edges("a", lambda state: "no", {"yes": "b", "no": "c"}),
         lambda graph: connect(graph, "a>b,c"),
     ],
-    ids=["conditional", "fork"],
+    ids=["plain", "conditional", "fork"],
 )
-def test_a_command_may_go_where_one_of_several_edges_leads_too(add_edges):
-    graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["d"])
+def test_a_command_may_go_where_an_edge_leads_too(add_edges):
+    graph = StateGraph({}).add_node("a", lambda state: Command("b"), destinations=["c", "d"])
     connect(graph.add_node("b", node).add_node("c", node).add_node("d", node), "START>a b>d c>d d>END")
     add_edges(graph)
     assert nodes_of(graph.compile().stream({})) == [START, "a", "b", "d", END]
@@ -295,15 +290,12 @@ def test_destinations_that_are_refused(graph, destinations):
 
 
 class Action:
-    def with_config(self, state, config):
-        return {"got": config.thread_id}
-
     def __call__(self, state, config):
         return {"got": config.thread_id}
 
 
 ACTIONS = {
-    "method": (Action().with_config, "t"),
+    "method": (Action().__call__, "t"),
     "object": (Action(), "t"),
     "lambda": (lambda state: {"got": 1}, 1),
     "any name": (lambda s, c: {"got": c.thread_id}, "t"),

@@ -169,10 +169,8 @@ def test_asynchronous_items(saver):
         await met.wait()
         return {"log": item}
 
-    async def main():
-        return await mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver).ainvoke({}, CONFIG)
-
-    assert asyncio.run(main())["log"] == [0, 1, 2]
+    graph = mapped(action, lambda state: range(3)).compile(checkpoint_saver=saver)
+    assert asyncio.run(graph.ainvoke({}, CONFIG))["log"] == [0, 1, 2]
 
 
 def test_a_map_counts_as_one_node(go):

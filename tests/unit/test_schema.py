@@ -5,8 +5,7 @@ import operator
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Annotated, Any, Generic, NamedTuple, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, NotRequired, Required, TypedDict, TypeVar
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -26,6 +25,7 @@ from graphkit import (
 from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.support.graphs import CONFIG, make_chain
+from tests.support.threads import Colour, Pair, Point
 
 
 def compiled(schema, *updates, saver=None):
@@ -115,19 +115,6 @@ def test_an_annotation_that_cannot_be_read():
         StateGraph(Broken)
 
 
-class Colour(Enum):
-    RED = 1
-
-
-@dataclass
-class Point:
-    x: int
-
-
-class Pair(NamedTuple):
-    left: int
-
-
 T = TypeVar("T")
 
 
@@ -152,7 +139,7 @@ class Rich(TypedDict):
 
 def test_the_types_of_a_schema_come_back_from_a_saver_but_one_that_cannot_be_stored():
     saver = MemorySaver()
-    given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
+    given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2, "b"), "by_name": {"x": (Colour.RED,)}}
     given["box"] = Box(Colour.RED)
     run(Rich, given | {"refusal": Refusal("no")}, saver=saver)
     assert dict(saver.get(CONFIG).state) == given

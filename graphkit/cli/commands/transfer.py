@@ -167,9 +167,19 @@ def export(
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
     path = Path(output)
-    # What an earlier export wrote stays, for it may have the threads that fail now.
     is_new_file = output != _STANDARD_STREAM and not path.exists()
     failures: list[CheckpointerError] = []
+
+    def note_failure(error: CheckpointerError) -> None:
+        if is_new_file:
+            failures.append(error)
+            return
+        if output != _STANDARD_STREAM:
+            context.warn(
+                f"{escape(output)} stays as it was, because it may have a thread that failed: export to another"
+            )
+        raise error
+
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
         lines = export_threads(
             saver,
@@ -179,7 +189,7 @@ def export(
             versions=versions,
             plaintext=plaintext,
             progress=progress,
-            on_failure=failures.append if is_new_file else None,
+            on_failure=note_failure,
         )
         if dry_run:
             next(lines)  # what the export refuses altogether, it refuses before its first line

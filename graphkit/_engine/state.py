@@ -129,21 +129,21 @@ class RunState:
         """
         if update is None:
             return
-        if update.__class__ is not dict:
-            plain = self.schema.parse_update(update)
-            if plain is None:
-                returned = name_type(update)
-                reason = f"{node_id!r} returned {returned}: return a mapping of updates, a graphkit.Command or None"
-                raise self.make_error(NodeExecutionError, reason, node_id)
-            update = plain
         try:
-            if self.transient:
-                update = self.absorb_private(update)
-            data, ops = self.schema.merge(self.data, update)
-            packed = pack(self.schema.normalize_update(update, data)) if self.listeners else None
+            # Reading the fields of an object may raise, as the user's reducers may.
+            values = update if update.__class__ is dict else self.schema.parse_update(update)
+            if values is not None:
+                if self.transient:
+                    values = self.absorb_private(values)
+                data, ops = self.schema.merge(self.data, values)
+                packed = pack(self.schema.normalize_update(values, data)) if self.listeners else None
         except Exception as error:
             reason = f"the update of {source or repr(node_id)} cannot be merged: {message_of(error)}"
             raise self.make_error(NodeExecutionError, reason, node_id) from error
+        if values is None:
+            returned = name_type(update)
+            reason = f"{node_id!r} returned {returned}: return a mapping of updates, a graphkit.Command or None"
+            raise self.make_error(NodeExecutionError, reason, node_id)
         if self.reporter.post is not None:
             self.reporter.post_event("state.merge", node_id, {"keys": list(ops)})
         # All of an update or nothing: what can fail has been done above.

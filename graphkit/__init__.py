@@ -7,7 +7,6 @@ may change. `savers` contains the savers, `graphkit.abc` the contract for furthe
 
 from typing import TYPE_CHECKING, Final
 
-from graphkit import errors
 from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import END, START, RunnableConfig, StreamMode
@@ -52,35 +51,63 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# All names of graphkit.errors are among them: mypy understands only a list that is written out.
 __all__ = [
     "END",
     "REMOVE",
     "RESET",
     "START",
+    "AccessDeniedError",
+    "AgentConfigurationError",
+    "AgentFileNotFoundError",
+    "AgentFileSyntaxError",
     "AgentState",
     "AppenderChannel",
     "BaseCheckpointSaver",
     "Channel",
     "Channels",
     "Checkpoint",
+    "CheckpointConflictError",
+    "CheckpointCorruptionError",
+    "CheckpointErasedError",
+    "CheckpointFormatError",
     "CheckpointInfo",
+    "CheckpointKeyError",
+    "CheckpointNotFoundError",
+    "CheckpointSerializationError",
+    "CheckpointStorageError",
+    "CheckpointerConfigurationError",
+    "CheckpointerError",
     "Command",
     "CompileConfig",
     "CompiledGraph",
+    "DefaultThreadWarning",
     "Event",
     "GraphInput",
     "GraphInterrupt",
     "GraphInterruptException",
+    "GraphKitError",
     "GraphRepresentation",
     "GraphResume",
+    "GraphRunnerError",
+    "GraphRunnerException",
+    "GraphStateError",
+    "GraphStateException",
     "HasVersions",
     "HistorySummary",
+    "InterruptExpiredError",
     "InterruptableAction",
     "InterruptionMetadata",
     "MapFailure",
     "MapProgress",
+    "MaxIterationsError",
+    "McpServerError",
+    "McpToolError",
     "MessagesState",
     "MessagesStateGraph",
+    "MissingDependencyError",
+    "ModelError",
+    "NodeExecutionError",
     "NodeOutput",
     "Observer",
     "Reducer",
@@ -95,12 +122,13 @@ __all__ = [
     "StreamMode",
     "StreamingOutput",
     "Tag",
+    "ThreadBusyError",
+    "ToolError",
     "WaitingInterrupt",
     "interrupt",
     "sleep",
     "wait_until",
 ]
-__all__ += errors.__all__
 
 _LAZY: Final = {
     "CompileConfig": "graphkit._plan.compile_config",

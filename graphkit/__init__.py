@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# All names of graphkit.errors are among them: mypy understands only a list that is written out.
 __all__ = [
     "END",
     "REMOVE",

@@ -37,7 +37,7 @@ from graphkit._saver.writes import ANSWER, ITEMS, RETRIED, TASK, stops_in
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
 from graphkit._values.state import MapFailure
-from graphkit._wording import describe_error
+from graphkit._wording import describe_error, message_of
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
 
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
@@ -651,13 +651,12 @@ class _MapExecution:
                 reason = f"{name} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
                 raise state.make_error(GraphRunnerError, reason, node_id)
             result = result.update
-        update = {} if result is None else state.schema.parse_update(result)
-        if update is None:
-            returned = type(result).__name__
-            reason = f"{name} returned {returned}: return a mapping of updates, or None"
-            raise state.make_error(NodeExecutionError, reason, node_id)
         try:
-            return pack(state.absorb_private(update))
-        except ValueError as error:
-            reason = f"the update of {name} cannot be stored: {error}"
+            update = {} if result is None else state.schema.parse_update(result)
+            if update is not None:
+                return pack(state.absorb_private(update))
+        except Exception as error:
+            reason = f"the update of {name} cannot be stored: {message_of(error)}"
             raise state.make_error(NodeExecutionError, reason, node_id) from error
+        reason = f"{name} returned {type(result).__name__}: return a mapping of updates, or None"
+        raise state.make_error(NodeExecutionError, reason, node_id)

@@ -131,20 +131,14 @@ class RunState:
         if update is None:
             return
         if update.__class__ is not dict:
-            plain = self.schema.parse_update(update)
-            if plain is None:
-                returned = name_type(update)
-                reason = f"{node_id!r} returned {returned}: return a mapping of updates, a graphkit.Command or None"
-                raise self.make_error(NodeExecutionError, reason, node_id)
-            update = plain
+            update = self._parse_update(node_id, update, source)
         try:
             if self.transient:
                 update = self.absorb_private(update)
             data, ops = self.schema.merge(self.data, update)
             packed = pack(self.schema.normalize_update(update, data)) if self.listeners else None
         except Exception as error:
-            reason = f"the update of {source or repr(node_id)} cannot be merged: {message_of(error)}"
-            raise self.make_error(NodeExecutionError, reason, node_id) from error
+            raise self._make_merge_error(node_id, source, error) from error
         if self.reporter.post is not None:
             self.reporter.post_event("state.merge", node_id, {"keys": list(ops)})
         # All of an update or nothing: what can fail has been done above.
@@ -154,6 +148,21 @@ class RunState:
         if packed is not None:
             for listener in self.listeners:
                 listener(node_id, packed)
+
+    def _parse_update(self, node_id: str, update: object, source: str) -> Mapping[str, Any]:
+        try:
+            values = self.schema.parse_update(update)
+        except Exception as error:  # a field of an object that cannot be read
+            raise self._make_merge_error(node_id, source, error) from error
+        if values is None:
+            returned = name_type(update)
+            reason = f"{node_id!r} returned {returned}: return a mapping of updates, a graphkit.Command or None"
+            raise self.make_error(NodeExecutionError, reason, node_id)
+        return values
+
+    def _make_merge_error(self, node_id: str, source: str, error: Exception) -> GraphRunnerError:
+        reason = f"the update of {source or repr(node_id)} cannot be merged: {message_of(error)}"
+        return self.make_error(NodeExecutionError, reason, node_id)
 
     def merge_input(self, run_input: Mapping[str, Any]) -> None:
         """Merge the input of a run; it is the update of no node, so no listener sees it.

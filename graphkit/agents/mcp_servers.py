@@ -221,9 +221,13 @@ class _Server:
 
     async def close(self) -> None:
         """Close the connection of the running loop."""
-        held = self._loops.pop(asyncio.get_running_loop(), None)
-        if held is not None and held.connection is not None:
-            await held.connection.close()
+        held = self._loops.get(asyncio.get_running_loop())
+        if held is None or held.connection is None:
+            return
+        # The entry stays: a call may be opening another connection, which the next `close` must find.
+        connection = held.connection
+        held.connection = None
+        await connection.close()
 
 
 async def _list_all_tools(client: Client) -> list[Any]:

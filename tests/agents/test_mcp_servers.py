@@ -175,6 +175,23 @@ def test_tools_outlive_loops_and_connections(plain):
     assert all(loop.is_closed() for loop in servers._servers[0]._loops)
 
 
+def test_a_connection_that_opens_during_a_close_is_closed_by_the_next_one(plain):
+    servers = McpServers({"test": plain.settings})
+
+    async def use():
+        tools = await tools_of(servers)
+        await servers.aclose()
+        call = asyncio.create_task(tools["process"]())
+        await asyncio.sleep(0)
+        await servers.aclose()
+        process = int(await call)
+        await servers.aclose()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+    asyncio.run(use())
+
+
 def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
     async def use(call):
         os.kill(int(await call["process"]()), signal.SIGKILL)

@@ -254,6 +254,16 @@ def test_an_object_of_the_schema_is_an_update_of_all_its_fields():
     assert (state.amount, state.log) == (7, ["input", "node"])
 
 
+def test_an_object_whose_field_cannot_be_read_fails_the_node():
+    class Detached(Order):
+        item = property(lambda self: 1 / 0, lambda self, value: None)
+
+    for make in (StateGraph.add_node, lambda graph, *node: graph.add_map_node(*node, lambda state: [1])):
+        graph = make(StateGraph(Order), "n", lambda item: Detached("tea")).add_edge(START, "n").add_edge("n", END)
+        with pytest.raises(NodeExecutionError, match=r"the update of .*'n' cannot be .*: division by zero"):
+            graph.compile().invoke({})
+
+
 def test_a_field_without_a_value_is_an_attribute_error():
     with pytest.raises(NodeExecutionError, match="item"):
         run(Order, {}, lambda state: {"amount": len(state.item)})

@@ -1,5 +1,5 @@
 """What a type checker infers for users of graphkit. Nothing here runs: test_types.py checks it."""
-# ruff: noqa: T201
+# ruff: noqa: F403, F405, T201 - all names are exported
 
 import operator
 from collections.abc import AsyncIterator, Iterator
@@ -9,22 +9,7 @@ from typing import Annotated, Any, TypedDict, assert_type
 
 from pydantic import BaseModel
 
-from graphkit import (
-    END,
-    AgentState,
-    Channels,
-    Checkpoint,
-    Command,
-    CompiledGraph,
-    GraphResume,
-    MessagesState,
-    MessagesStateGraph,
-    NodeOutput,
-    RunnableConfig,
-    StateGraph,
-    StateSnapshot,
-    StreamMode,
-)
+from graphkit import *  # pyright: ignore[reportWildcardImportFromLibrary]
 from graphkit.recovery import recover
 from savers import MemorySaver, PostgresSaver, SqliteSaver
 
@@ -158,3 +143,7 @@ async def run(app: CompiledGraph[Order]) -> None:
 def read() -> None:
     assert_type(SqliteSaver("runs.db", fsync=0.5).get(), Checkpoint | None)
     assert_type(PostgresSaver("host=h", lease=5.0).versions_by_thread_id("t")[0], int)
+
+
+def errors_are_among_the_names(error: GraphKitError) -> None:
+    assert_type(error.add_note("x"), None)

@@ -207,17 +207,18 @@ def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
 
 
 class Slow(MemorySaver):
-    """Its puts wait in the event loop until they may go on."""
+    """Its puts are stored, and then wait in the event loop until they may go on."""
 
     def __init__(self):
         super().__init__(lock_timeout=0)
         self.started, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def aput(self, config, checkpoint):
+        saved = self.put(config, checkpoint)
         if checkpoint.node_id == "a":
             self.started.set()
             await self.go_on.wait()
-        return self.put(config, checkpoint)
+        return saved
 
 
 def test_cancelling_a_put_waits_for_it_and_stores_once():

@@ -458,6 +458,14 @@ def test_a_pause_inside_a_subgraph_and_a_fork(saver, how):
     assert q.runs == ["q"]
 
 
+def test_an_answer_beside_a_pause_is_for_the_question_of_the_nested_graph(saver):
+    p = Pauser("p")
+    graph = make_graph(LOG, "j>END START>s,p s>j p>r r>j", s=make_chain(q=asking("q?")).compile(), p=p)
+    compiled = p.graph = graph.compile(checkpoint_saver=saver)
+    assert len(compiled.invoke_final({}, CONFIG).interrupts) == 2
+    assert compiled.invoke(GraphResume("yes"), CONFIG)["log"] == ["yes", "p", "r", "j"]
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("answer", [GraphResume({"log": "x"}), GraphResume(update={"log": "x"})])
 def test_a_paused_nested_graph_gets_the_correction(saver, answer, depth):

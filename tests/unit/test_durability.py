@@ -229,7 +229,7 @@ def test_with_a_warning_the_run_goes_on(saver, durability, go, caplog):
 def test_with_a_warning_and_a_store_that_never_works(go):
     saver = ScriptedSaver(MemorySaver())
     for method in ("put", "put_writes"):
-        saver.fail(method, full(), times=None)
+        saver.fail(method, OSError("the disk is gone"), times=None)
     graph = chain("a", b=lambda state, config: {"log": config.once("k", lambda: "once")})
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
     assert logged(go(compiled, {})) == ["a", "once"]

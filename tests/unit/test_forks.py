@@ -72,9 +72,9 @@ def diamond(**nodes):
     return built("START>a a>b,c b>d c>d d>END", **nodes)
 
 
-def ask_in_two_branches(saver, go):
+def ask_in_two_branches(saver, go, **nodes):
     """Return a graph that waits in two branches, and the ids of the interrupts of b and c."""
-    graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
+    graph = diamond(**{"b": asking("b?"), "c": asking("c?"), **nodes}).compile(checkpoint_saver=saver)
     ids = ids_of(go(graph, {})[-1])
     return graph, ids["b?"], ids["c?"]
 
@@ -378,8 +378,9 @@ def test_several_questions_are_listed_answered_one_after_the_other_and_asked_aga
 
 
 @pytest.mark.parametrize("value", ["plain", {"no such id": 1}, {"b?": "B", "other": 1}, {}, None, ["b", "c"]])
-def test_several_questions_are_answered_by_their_ids_only(saver, go, value):
-    graph, b, c = ask_in_two_branches(saver, go)
+@pytest.mark.parametrize("c", [asking("c?"), make_chain(c=asking("c?")).compile()], ids=["node", "graph"])
+def test_several_questions_are_answered_by_their_ids_only(saver, go, value, c):
+    graph, b, c = ask_in_two_branches(saver, go, c=c)
     if isinstance(value, dict):
         value = {b if key == "b?" else key: answer for key, answer in value.items()}
     before = saver.get(CONFIG).id

@@ -340,7 +340,7 @@ def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
 
 
 @pytest.mark.requirement("G17")
-def test_the_count_survives_a_resume_a_higher_limit_lets_it_go_on_and_new_input_starts_again(saver):
+def test_the_count_survives_a_resume_and_an_update_and_starts_again_with_new_input(saver):
     compiled = endless(checkpoint_saver=saver, max_iterations=3)
 
     def run_to_the_limit(given, **options):
@@ -349,6 +349,7 @@ def test_the_count_survives_a_resume_a_higher_limit_lets_it_go_on_and_new_input_
         return saver.get(CONFIG).state["n"]
 
     assert run_to_the_limit({}) == 3
+    compiled.update_state(CONFIG, {})
     assert run_to_the_limit(None) == 3
     compiled.set_max_iterations(5)
     assert run_to_the_limit(None) == 5

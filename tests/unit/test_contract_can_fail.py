@@ -199,17 +199,6 @@ class CopiesValues(DeclaresIsolation, ListingSaver):
         return super().put(config, copy.deepcopy(checkpoint))
 
 
-@breaks(
-    "test_copy_copies_the_whole_history",
-    "test_namespaces_lists_those_with_checkpoints",
-    "test_prune_counts_each_namespace_separately",
-    "test_search_compares_metadata",
-    "test_interrupts_lists_those_without_an_answer",
-)
-class DeclaresNamespaces(Declares):
-    lists_namespaces = True
-
-
 @breaks("test_search_and_recent_stop_at_the_limit")
 class LimitsBeforeItCompares(MemorySaver):
     def search(self, metadata, *, thread_id=None, limit=None):
@@ -217,29 +206,30 @@ class LimitsBeforeItCompares(MemorySaver):
         return [info for info in infos if metadata.items() <= info.metadata.items()]
 
 
-@breaks("test_prune_covers_every_thread", "test_search_in_all_threads", "test_threads_lists_those_with_checkpoints")
-class DeclaresThreads(Declares):
-    lists_threads = True
-
-
-@breaks("test_size")
-class DeclaresSizes(Declares):
-    measures_size = True
-
-
-@breaks(
-    "test_an_unstorable_change_raises_with_its_path",
-    "test_a_refused_put_creates_no_thread",
-    "test_an_unstorable_value_raises_with_its_path",
-    "test_unstorable_metadata_and_writes_raise",
-)
-class DeclaresRefusal(Declares):
-    refuses_unstorable_values = True
-
-
-@breaks("test_release_delete_and_copy_wait_for_a_run")
-class DeclaresWaiting(Declares):
-    waits_for_runs = True
+DECLARED = {
+    "lists_namespaces": (
+        "test_copy_copies_the_whole_history",
+        "test_namespaces_lists_those_with_checkpoints",
+        "test_prune_counts_each_namespace_separately",
+        "test_search_compares_metadata",
+        "test_interrupts_lists_those_without_an_answer",
+    ),
+    "lists_threads": (
+        "test_prune_covers_every_thread",
+        "test_search_in_all_threads",
+        "test_threads_lists_those_with_checkpoints",
+    ),
+    "measures_size": ("test_size",),
+    "refuses_unstorable_values": (
+        "test_an_unstorable_change_raises_with_its_path",
+        "test_a_refused_put_creates_no_thread",
+        "test_an_unstorable_value_raises_with_its_path",
+        "test_unstorable_metadata_and_writes_raise",
+    ),
+    "waits_for_runs": ("test_release_delete_and_copy_wait_for_a_run",),
+}
+for quality, tests in DECLARED.items():
+    BROKEN[type(f"Declares_{quality}", (Declares,), {quality: True})] = tests
 
 
 @breaks("test_undeclared_threads_and_size_raise")

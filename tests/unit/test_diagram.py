@@ -139,13 +139,7 @@ def test_all_branches_of_a_fork_are_passed_with_it():
     path = [START, "A", FORK, "J", "A", FORK, "J", END]
     names, links = passed(forked(), path)
     assert names == ["__START__", "__END__", "A", "B", "C", "E", "J", "condition1"]
-    assert links[1:6] == [
-        'A -->|"2, 5"| B',
-        'A -->|"2, 5"| C',
-        'B -->|"2, 5"| E',
-        'E -->|"3, 6"| J',
-        'C -->|"3, 6"| J',
-    ]
+    assert links[1:6] == ['A -->|"2, 5"| B', 'A -->|"2, 5"| C', 'B -->|"2, 5"| E', 'E -->|"3, 6"| J', 'C -->|"3, 6"| J']
 
 
 def test_of_conditions_in_branches_only_what_the_path_names_is_passed():

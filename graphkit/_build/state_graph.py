@@ -171,13 +171,14 @@ class StateGraph(JavaNames, Generic[StateT]):
         node = Node(
             id=node_id,
             action=_parse_call(action, f"the action of node {node_id!r}"),
+            interrupt_call=_find_interrupt(action),
             retry=retry,
             executor=executor,
             timeout=timeout,
             metadata=dict(metadata or {}),
             destinations=targets,
         )
-        return self._add_action(node, action)
+        return self._add_action(node)
 
     def add_sequence(self, nodes: Iterable[NodeAction[StateT] | tuple[str, NodeAction[StateT]]]) -> Self:
         """Add nodes that run one after the other: each one has an edge to the next.
@@ -269,6 +270,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         node = Node(
             id=node_id,
             action=_parse_call(action, f"the action of node {node_id!r}"),
+            interrupt_call=_find_interrupt(action),
             retry=retry,
             executor=executor,
             timeout=timeout,
@@ -278,7 +280,7 @@ class StateGraph(JavaNames, Generic[StateT]):
             label=None if label is None else _parse_call(label, f"the label of node {node_id!r}"),
             failures=None if failures is None else parse_node_id(failures, f"failures= of node {node_id!r}"),
         )
-        return self._add_action(node, action)
+        return self._add_action(node)
 
     # Edges
 
@@ -475,14 +477,11 @@ class StateGraph(JavaNames, Generic[StateT]):
             raise GraphStateError(f"a node with id {node_id!r} already exists")
         return node_id
 
-    def _add_action(self, node: Node, action: object) -> Self:
+    def _add_action(self, node: Node) -> Self:
         check_retry(f"the retry of node {node.id!r}", node.retry, GraphStateError)
         if node.timeout is not None:
             check_seconds(f"the timeout of node {node.id!r}", node.timeout, GraphStateError)
         check_executor(f"the executor of node {node.id!r}", node.executor, GraphStateError)
-        interrupt = getattr(action, "interrupt", None)
-        if callable(interrupt):
-            node = dataclasses.replace(node, interrupt_call=Call(interrupt))
         self._definition.nodes[node.id] = node
         return self
 
@@ -554,6 +553,12 @@ def _name_of(function: Any) -> str:
     if name == "<lambda>":
         raise GraphStateError(f"{function!r} has no name to be a node id: write add_node(id, action)")
     return str(name)
+
+
+def _find_interrupt(action: object) -> Call | None:
+    """Return the question of an InterruptableAction."""
+    interrupt = getattr(action, "interrupt", None)
+    return Call(interrupt) if callable(interrupt) else None
 
 
 def _parse_call(function: Any, role: str) -> Call:

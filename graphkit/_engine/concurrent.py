@@ -37,7 +37,7 @@ class Scheduler:
     """The parts of one fork or map, and what each of them waits for."""
 
     def __init__(self, parts: Sequence[Steps], limit: int) -> None:
-        """Prepare to run parts, at most `limit` at the same time."""
+        """Prepare to run parts, `limit` at the same time; there are at least as many."""
         self.parts = parts
         self.ready: deque[tuple[int, Outcome]] = deque((index, _BEGIN) for index in range(limit))
         """The parts that can go on, with the answers to their requests."""

@@ -294,9 +294,8 @@ class RunMetadata:
             metadata = FrozenDict({**self.common, "step": step, "source": source})
         # A str and an int do not change the kind; finding it out again would cost O(keys).
         metadata.kind = self.common.kind
-        if marks:
-            for key, value in marks.items():
-                metadata._set_frozen(key, value)  # noqa: SLF001
+        for key, value in marks.items():
+            metadata._set_frozen(key, value)  # noqa: SLF001
         if self.resumed_at is not None:
             metadata._set_frozen(RESUMED_AT, self.resumed_at.isoformat())  # noqa: SLF001
         self._latest = metadata if is_plain else None

@@ -452,7 +452,8 @@ class RemoteJournal(Journal):
     key: str
     """The idempotency key of the node execution."""
     results: dict[str, Any]
-    """The pending writes with results of `once`: those that the run knows, and those that were found since."""
+    """The results of `once` that the run knows, by the names of their pending writes; and all pending writes that were
+    found since."""
     config: RunnableConfig
     """The config of the run."""
     opener: OpenSaver | None

@@ -110,7 +110,8 @@ class FailedThreads:
         names = name_threads(self._thread_ids)
         others = "no other is done" if len(self._thread_ids) == total else "all others are done"
         described = copy(error)
-        described.args = (*error.args[:-1], f"{error} (cannot {self._operation} {names}; {others})")
+        *numbers, message = error.args or [""]
+        described.args = (*numbers, f"{message} (cannot {self._operation} {names}; {others})")
         raise described from first
 
 

@@ -149,12 +149,15 @@ def test_who_holds_a_lock_is_named_with_advice_that_a_command_can_follow(store, 
         ask = other.submit(graphkit, "answer", store, "order-17", terminal=True, width=300, stdin="yes\n")
         answered = ask.result()
     for done in (deleted, answered):
-        assert "Wait for that run to end, or stop it with `graphkit pause` or `graphkit cancel`\n" in done.err
+        assert "wait for that run to end, or stop it with `graphkit pause` or `graphkit cancel`\n" in done.err
     open_impatiently(SqliteSaver, database)
+    policy = tmp_path / "keep.json"
+    policy.write_text('{"keep_last": 1}')
     with closing(sqlite3.connect(database)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        deleted = graphkit("delete", f"sqlite:{database}", "order-17", "--yes")
-    assert deleted.err.endswith("another writer kept the database for 0 s; wait for it to end\n")
+        for words in (["delete", "order-17", "--yes"], ["prune", "--policy", policy]):
+            done = graphkit(words[0], f"sqlite:{database}", *words[1:])
+            assert done.err.endswith("another writer kept the database for 0 s; wait for it to end\n")
 
 
 def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):

@@ -94,7 +94,7 @@ def _read_interrupts(context: CliContext, directory: str, thread: str | None) ->
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            context.warn(f"graphkit: {error}")
+            context.warn(f"graphkit: {describe_error(error)}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
     return rows
 

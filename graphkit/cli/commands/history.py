@@ -14,7 +14,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
-from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
+from graphkit.cli.cells import Row, describe_error, describe_unreadable, format_duration, is_after_node, size_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, MaybeThread, Namespace, Thread, argument, option
 from graphkit.cli.render import NAMESPACE, Card, Column, Table
@@ -227,7 +227,7 @@ def search(
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            context.warn(f"graphkit: {error}")
+            context.warn(f"graphkit: {describe_error(error)}")
             continue
         rows += [{"thread": info.thread_id, "ns": info.checkpoint_ns, **_checkpoint_row(saver, info)} for info in found]
     rows.sort(key=lambda row: row["created"], reverse=True)

@@ -18,7 +18,7 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
-from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
+from graphkit.cli.cells import Row, count_checkpoints, describe_error, format_bytes, size_of, status_of
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
@@ -158,7 +158,7 @@ def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *,
     """Apply the policy of a file; the exit code is 1 if a thread failed."""
     # What is over its limit is printed below, in a dry run, too.
     policy = replace(RetentionPolicy.from_file(file), on_limit=lambda *_: None)
-    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run)
+    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run, describe=describe_error)
     for thread_id, error in report.failed.items():
         context.warn(f"{escape(thread_id)}: {error}")
     for thread_id in report.busy:

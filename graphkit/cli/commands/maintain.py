@@ -130,7 +130,7 @@ def prune(
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
-    failed = _collect_failures(saver, "prune", threads)
+    failed = _collect_failures(saver, "prune")
     for thread_id in context.track("pruning", threads):
         with failed.catch(thread_id):
             try:
@@ -147,11 +147,11 @@ def prune(
     )
 
 
-def _collect_failures(saver: BaseCheckpointSaver, operation: str, threads: Sequence[str]) -> FailedThreads:
+def _collect_failures(saver: BaseCheckpointSaver, operation: str) -> FailedThreads:
     """Return what catches the errors of single threads, so that the command goes on with the others."""
     # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
     fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
-    return FailedThreads(operation, total=len(threads), fatal=fatal)
+    return FailedThreads(operation, fatal=fatal)
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
@@ -191,7 +191,7 @@ def _prune_idle(
     assert isinstance(saver, BaseCheckpointSaver)
     found = saver.threads(released=True) if only is None else [only]
     threads = [thread_id for thread_id in sorted(found) if thread_id == only or not is_schedule(thread_id)]
-    failed = _collect_failures(saver, "delete", threads)
+    failed = _collect_failures(saver, "delete")
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
     kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
     sizes: dict[str, int] = {}

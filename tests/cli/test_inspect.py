@@ -55,7 +55,10 @@ def test_show_as_json(store):
 
 
 @pytest.mark.requirement("G36")
-def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
+def test_show_an_older_checkpoint_by_either_end_of_its_id_or_what_history_shows(store, saver):
+    saver.put("t", Checkpoint(id="00000000-0000-7000-8000-0000deadbeef", node_id="n", next_node_id=END, state={}))
+    assert "\ndeadbeef  " in graphkit("history", store, "t", terminal=True).out
+    assert read_json("show", store, "t", "--checkpoint", "dead")["node"] == "n"
     for typed in ("0001", "000000000001", "00000000-0000-7000-8000-000000000001"):
         assert read_json("show", store, "order-17", "--checkpoint", typed)["node"] == START
     several = graphkit("show", store, "order-17", "--checkpoint", "00000000")

@@ -261,10 +261,11 @@ def size_of(store, directories):
 
 def test_idle_threads_are_deleted_whole_after_a_question(idle):
     prune = ("prune", idle, "--idle", "30min", "--interrupted")
-    note = "(1 of them waits for a human)"
+    note = "(1 interrupted, 1 finished)"
     what = f"2 threads idle for 30min {note}, {size_of(idle, 't-order-*')}"
     would = graphkit(*prune, "--dry-run")
-    assert would.lines == [f"would delete {what}", "    order-17", "    order-18"]
+    assert [line.split()[:2] for line in would.lines[1:3]] == [["order-17", "interrupted"], ["order-18", "finished"]]
+    assert would.lines[3:] == [f"would delete {what}"]
     no = graphkit(*prune, terminal=True, stdin="\n")
     assert (no.code, no.out, no.err) == (1, "nothing was deleted\n", f"delete {what}, for good? [y/N] ")
     assert len(threads(idle)) == 3
@@ -277,17 +278,26 @@ def test_idle_threads_are_deleted_whole_after_a_question(idle):
 def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle):
     prune = ("prune", idle, "--idle", "30min")
     size = size_of(idle, "t-order-18-*")
-    left_out = "(1 more waits for a human; --interrupted deletes those, too)"
-    what = f"1 thread idle for 30min {left_out}"
-    assert graphkit(*prune, "--dry-run").lines == [f"would delete {what}, {size}", "    order-18"]
+    left_out = "1 more waits for a human; --interrupted deletes those, too)"
+    what = f"1 thread idle for 30min (1 finished; {left_out}"
+    assert graphkit(*prune, "--dry-run").lines[-1] == f"would delete {what}, {size}"
     done = graphkit(*prune, "--yes")
     assert done.out == f"deleted {what}\n"
     again = graphkit(*prune, "--yes")
-    assert again.out == f"no thread is idle for 30min {left_out}\n"
+    assert again.out == f"no thread is idle for 30min ({left_out}\n"
     assert threads(idle) == ["import-a", "order-17"]
     graphkit("answer", idle, "order-17", "--value", "1")
     age(idle, "order-17", 60)
-    assert graphkit(*prune, "--yes").out == "deleted 1 thread idle for 30min\n"
+    assert graphkit(*prune, "--yes").out == "deleted 1 thread idle for 30min (1 answered)\n"
+
+
+def test_a_damaged_thread_is_not_deleted_as_idle(idle):
+    damage(idle, "order-18")
+    age(idle, "order-18", 60)
+    done = graphkit("prune", idle, "order-18", "--idle", "30min", "--yes")
+    assert (done.code, done.out) == (0, "no other thread is idle for 30min\n")
+    assert done.err.startswith("1 damaged thread stayed: order-18; repair saves what can be read")
+    assert "order-18" in threads(idle)
 
 
 def test_idle_threads_in_a_script(idle, saver):
@@ -295,12 +305,11 @@ def test_idle_threads_in_a_script(idle, saver):
     assert_refused(done, 2, "pass --yes")
     assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
     would = read_json("prune", idle, "--idle", "30min", "--interrupted", "--dry-run")
+    sizes = {thread: saver.size(thread) for thread in ("order-17", "order-18")}
+    assert {row["thread"]: row["size"] for row in would.pop("threads")} == sizes
     assert would == {
-        "deleted": ["order-17", "order-18"],
-        "waiting": ["order-17"],
-        "size": saver.size("order-17") + saver.size("order-18"),
-        "dry_run": True,
-    }
+        "deleted": [*sizes], "waiting": ["order-17"], "damaged": [], "size": sum(sizes.values()), "dry_run": True,
+    }  # fmt: skip
     for thread, deleted in (("order-18", ["order-18"]), ("import-a", [])):
         assert read_json("prune", idle, thread, "--idle", "30min", "--interrupted", "--yes")["deleted"] == deleted
     assert threads(idle) == ["import-a", "order-17"]
@@ -314,9 +323,7 @@ def test_a_thread_in_use_again_stays(idle, saver):
         return "y\n"
 
     done = graphkit("prune", idle, "--idle", "30min", "--interrupted", terminal=True, stdin=type_line)
-    assert done.out == (
-        "deleted 1 thread idle for 30min (1 of them waits for a human); 1 thread stayed: in use again\n"
-    )
+    assert done.out == "deleted 1 thread idle for 30min (1 interrupted); 1 thread stayed: in use again\n"
     assert threads(idle) == ["import-a", "order-18"]
     assert len(saver.list(RunnableConfig("order-18"))) == 3
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
-from graphkit._saver.failed_threads import FailedThreads
+from graphkit._saver.failed_threads import FailedThreads, name_threads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
@@ -22,15 +23,15 @@ from graphkit.cli.cells import Row, count_checkpoints, describe_error, format_by
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
-from graphkit.cli.render import Message
+from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only, find_thread, find_threads
 from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, parse_assignments, pluralize
 from graphkit.errors import (
+    CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointKeyError,
+    CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
@@ -38,6 +39,11 @@ from graphkit.errors import (
 if TYPE_CHECKING:
     from graphkit._erasure import ErasureLedger, ErasureReport
 
+_IDLE_COLUMNS: Final = (
+    Column("thread", "THREAD", "name"),
+    Column("status", "STATUS", "whole"),
+    Column("size", "SIZE", "bytes"),
+)
 _Yes: TypeAlias = Annotated[bool, option("Do not ask for confirmation.", "-y")]
 
 
@@ -104,8 +110,8 @@ def prune(
     With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
     history. With --idle, it deletes whole threads with all their versions. A thread with a run
     stays, also one that is queued, and so does one that waits for a human, unless --interrupted is
-    given. The command asks for confirmation; in a script, pass --yes. With --policy, the rules of a
-    file decide.
+    given. A damaged thread stays for `graphkit repair`. The command asks for confirmation; in a
+    script, pass --yes. With --policy, the rules of a file decide.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
@@ -185,6 +191,7 @@ def _prune_idle(
     dry_run: bool,
 ) -> Message:
     """Delete the threads that no process has written to for as long as `age`, after a confirmation."""
+    # The same moment before and after the question: the user confirms these threads, however long the answer takes.
     idle_since = context.now() - parse_age(age)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
@@ -192,32 +199,47 @@ def _prune_idle(
     found = saver.threads(released=True) if only is None else [only]
     threads = [thread_id for thread_id in sorted(found) if thread_id == only or not is_schedule(thread_id)]
     failed = _collect_failures(saver, "delete")
-    # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
-    kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
-    sizes: dict[str, int] = {}
-    waiting: list[str] = []
+    # The run of a queued or sleeping thread is still to go on, perhaps at a later time; of a damaged thread, `repair`
+    # may save most.
+    kept = {"queued", "sleeping", "damaged"}
+    if not interrupted:
+        kept.add("interrupted")
+    rows: list[Row] = []
+    ids_by_status: dict[str, list[str]] = {}
     for thread_id in threads:
-        # The same moment before and after the question: the user confirms these threads, however long the answer takes.
         with failed.catch(thread_id):
             if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
                 continue
             status = _find_status(saver, thread_id)
             if status not in kept:
-                sizes[thread_id] = saver.size(thread_id)
-            if status == "interrupted":
-                waiting.append(thread_id)
-    chosen = [*sizes]
-    size = sum(sizes.values())
-    data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
-    idle = f"idle for {age}{_count_waiting(len(waiting), interrupted=interrupted)}"
+                rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
+            ids_by_status.setdefault(status, []).append(thread_id)
+    waiting = ids_by_status.get("interrupted", [])
+    damaged = ids_by_status.get("damaged", [])
+    if damaged:
+        context.warn(
+            f"{pluralize(len(damaged), 'damaged thread')} stayed: {name_threads(damaged)}; "
+            f"repair saves what can be read, delete removes one"
+        )
+    chosen = [row["thread"] for row in rows]
+    size = sum(row["size"] for row in rows)
+    data: Row = {
+        "deleted": chosen,
+        "waiting": waiting,
+        "damaged": damaged,
+        "threads": rows,
+        "size": size,
+        "dry_run": dry_run,
+    }
+    left = 0 if interrupted else len(waiting)
     if dry_run or not chosen:
         failed.raise_if_any()
     if not chosen:
-        return Message(f"no thread is {idle}", data)
-    what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
+        which = "no other thread" if damaged else "no thread"
+        return Message(f"{which} is {_describe_idle(age, rows, left)}", data)
+    what = f"{pluralize(len(chosen), 'thread')} {_describe_idle(age, rows, left)}, {format_bytes(size)}"
     if dry_run:
-        names = [f"    {escape(thread_id)}" for thread_id in chosen]
-        return Message("\n".join([f"would delete {what}", *names]), data)
+        return Message(f"would delete {what}", data, table=Table(_IDLE_COLUMNS, rows, empty=""))
     data["deleted"] = []
     if not yes and not confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
@@ -227,31 +249,33 @@ def _prune_idle(
         with failed.catch(thread_id):
             data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
     failed.raise_if_any()
-    deleted = len(data["deleted"])
-    text = f"deleted {pluralize(deleted, 'thread')} {idle}"
-    if deleted < len(chosen):
-        text += f"; {pluralize(len(chosen) - deleted, 'thread')} stayed: in use again"
+    deleted = set(data["deleted"])
+    gone = [row for row in rows if row["thread"] in deleted]
+    text = f"deleted {pluralize(len(gone), 'thread')} {_describe_idle(age, gone, left)}"
+    if len(gone) < len(chosen):
+        text += f"; {pluralize(len(chosen) - len(gone), 'thread')} stayed: in use again"
     return Message(text, data)
 
 
-def _count_waiting(count: int, *, interrupted: bool) -> str:
-    """Return how many of the idle threads wait for a human, in brackets."""
-    if not count:
-        return ""
-    verb = "waits" if count == 1 else "wait"
-    if interrupted:
-        return f" ({count} of them {verb} for a human)"
-    return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
+def _describe_idle(age: str, rows: Sequence[Row], left: int) -> str:
+    """Say for how long threads are idle, and in brackets their statuses, and how many others wait for a human."""
+    notes: list[str] = []
+    if rows:
+        counts = Counter(row["status"] for row in rows)
+        notes.append(", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    if left:
+        notes.append(f"{left} more {'waits' if left == 1 else 'wait'} for a human; --interrupted deletes those, too")
+    return f"idle for {age} ({'; '.join(notes)})" if notes else f"idle for {age}"
 
 
-def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
-    """Return the status of a thread; None if it is damaged or erased."""
+def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str:
+    """Return the status of a thread; "released" if it only has versions."""
     try:
-        return status_of(saver, thread_id)
-    except CheckpointerError as error:
-        if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
-            raise
-        return None
+        return status_of(saver, thread_id) or "released"
+    except CheckpointErasedError:
+        return "erased"
+    except (CheckpointCorruptionError, CheckpointFormatError):
+        return "damaged"
 
 
 def delete(context: CliContext, directory: Directory, thread: Thread, yes: _Yes, dry_run: DryRun) -> Message:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -117,15 +118,16 @@ stream.close()
 
 
 @pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
-def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, watch, launcher, how, said):
-    watching = watch("import-a", "--limit", "3")
-    watching.process.stdout.readline()
+def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, saver, watch, launcher, how, said):
+    watching = watch("import-a", "--limit", "4")
+    output = watching.process.stdout
+    output.readline()
     launcher.run("-c", CLOSE, store, how)
-    assert [read_text(line) for line in watching.lines()] == [
-        f"{'import-a':24} __START__ -> a",
-        f"{'import-a':24} {said}",
-    ]
+    assert read_text(output.readline()) == f"{'import-a':24} __START__ -> a\n"
+    assert read_text(output.readline()) == f"{'import-a':24} {said}\n"
     assert read_json("threads", store)[0]["status"] == "stalled"
+    saver.delete("import-a")
+    assert [read_text(line) for line in watching.lines()] == [f"{'import-a':24} deleted"]
 
 
 def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
@@ -190,6 +192,21 @@ def test_wait_notices_what_happens_to_the_thread(store, saver, action, until, co
     timer.join()
     assert done.code == code
     assert (done.out and done.json) == (status and {"thread": "import-a", "status": status, "timed_out": False})
+
+
+def test_the_timeout_of_wait_counts_from_its_start_whatever_changes(store, saver):
+    has_ended = threading.Event()
+
+    def go_on():
+        while not has_ended.wait(0.05) and len(saver.history(AT)) < 100:
+            saver.put(AT, step("approve", "ship"))
+        return has_ended.is_set()
+
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(go_on)
+        code = graphkit("wait", store, "order-17", "--timeout", "0.3").code
+        has_ended.set()
+    assert (code, run.result()) == (124, True)
 
 
 def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):

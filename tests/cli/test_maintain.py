@@ -296,7 +296,7 @@ def test_a_damaged_thread_is_not_deleted_as_idle(idle):
     age(idle, "order-18", 60)
     done = graphkit("prune", idle, "order-18", "--idle", "30min", "--yes")
     assert (done.code, done.out) == (0, "no other thread is idle for 30min\n")
-    assert done.err.startswith("1 damaged thread stayed: order-18; repair saves what can be read")
+    assert done.err.startswith("graphkit: kept because of damage: order-18; `graphkit repair` saves what can be read")
     assert "order-18" in threads(idle)
 
 
@@ -310,6 +310,8 @@ def test_idle_threads_in_a_script(idle, saver):
     assert would == {
         "deleted": [*sizes], "waiting": ["order-17"], "damaged": [], "size": sum(sizes.values()), "dry_run": True,
     }  # fmt: skip
+    with saver.run_lock(RunnableConfig("order-18")):
+        assert read_json("prune", idle, "--idle", "30min", "--dry-run")["deleted"] == []
     for thread, deleted in (("order-18", ["order-18"]), ("import-a", [])):
         assert read_json("prune", idle, thread, "--idle", "30min", "--interrupted", "--yes")["deleted"] == deleted
     assert threads(idle) == ["import-a", "order-17"]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -196,30 +197,20 @@ def _prune_idle(
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
-    found = saver.threads(released=True) if only is None else [only]
-    threads = [thread_id for thread_id in sorted(found) if thread_id == only or not is_schedule(thread_id)]
     failed = _collect_failures(saver, "delete")
+    idle = _list_idle(saver, only, idle_since, failed)
+    waiting = [row["thread"] for row in idle if row["status"] == "interrupted"]
+    damaged = [row["thread"] for row in idle if row["status"] == "damaged"]
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time; of a damaged thread, `repair`
     # may save most.
     kept = {"queued", "sleeping", "damaged"}
     if not interrupted:
         kept.add("interrupted")
-    rows: list[Row] = []
-    ids_by_status: dict[str, list[str]] = {}
-    for thread_id in threads:
-        with failed.catch(thread_id):
-            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                continue
-            status = _find_status(saver, thread_id)
-            if status not in kept:
-                rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
-            ids_by_status.setdefault(status, []).append(thread_id)
-    waiting = ids_by_status.get("interrupted", [])
-    damaged = ids_by_status.get("damaged", [])
+    rows = [row for row in idle if row["status"] not in kept]
     if damaged:
         context.warn(
-            f"{pluralize(len(damaged), 'damaged thread')} stayed: {name_threads(damaged)}; "
-            f"repair saves what can be read, delete removes one"
+            f"graphkit: kept because of damage: {name_threads(damaged)}; "
+            f"`graphkit repair` saves what can be read, `graphkit delete` removes one"
         )
     chosen = [row["thread"] for row in rows]
     size = sum(row["size"] for row in rows)
@@ -255,6 +246,25 @@ def _prune_idle(
     if len(gone) < len(chosen):
         text += f"; {pluralize(len(chosen) - len(gone), 'thread')} stayed: in use again"
     return Message(text, data)
+
+
+def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
+    """Return the threads that no process has written to since, and that have no run, as plain data."""
+    assert isinstance(saver, SupportsDeleteIdle)
+    assert isinstance(saver, BaseCheckpointSaver)
+    found = saver.threads(released=True) if only is None else [only]
+    rows: list[Row] = []
+    for thread_id in sorted(found):
+        if thread_id != only and is_schedule(thread_id):
+            continue
+        with failed.catch(thread_id):
+            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                continue
+            if saver.is_run_locked(RunnableConfig(thread_id)):  # its node takes long; `delete_idle` would skip it
+                continue
+            status = _find_status(saver, thread_id)
+            rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
+    return rows
 
 
 def _describe_idle(age: str, rows: Sequence[Row], left: int) -> str:

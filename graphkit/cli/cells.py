@@ -15,7 +15,13 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError, ThreadBusyError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointKeyError,
+    ThreadBusyError,
+)
 
 Figure = Literal["bytes", "number", "seconds", "list"]
 """Kinds that may be dropped, but make no sense when cut."""
@@ -264,6 +270,9 @@ def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
         return "erased", f"its key {error.key_id!r} was destroyed"
     if isinstance(error, CheckpointKeyError):
         return "sealed", f"its state needs the key {error.key_id!r}; --key-file names the keys"
+    if isinstance(error, CheckpointCorruptionError):  # the path not first: a table has no room for more
+        where = f"it is damaged at byte {error.offset}: {error.reason}, in {error.path}"
+        return "damaged", f"{where}; {error.advice}"
     return "damaged", describe_error(error)
 
 

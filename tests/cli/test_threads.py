@@ -98,6 +98,7 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     status = {row["thread"]: row["status"] for row in done.json}
     assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}
     assert "is damaged at byte" in done.json[2]["problem"]
+    assert " damaged at byte " in graphkit("threads", store, terminal=True, width=90).lines[-1]
 
     (damaged,) = read_json("threads", store, "--status", "damaged")
     assert damaged["thread"] == "order-18"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
 from typing import Annotated, Any, Final
@@ -101,26 +101,33 @@ def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointIn
         ●─╯    reserve
         ○      __START__
     """
-    chosen = {info.id for info in shown}
-    ancestors: dict[str, str | None] = {}
-    parents: dict[str, str | None] = {}
-    for info in reversed(infos):
-        parents[info.id] = ancestors.get(info.parent_id or "")
-        ancestors[info.id] = info.id if info.id in chosen else parents[info.id]
-
+    origins = _find_origins(infos, {info.id for info in shown})
     lanes: list[str | None] = []
     """For each column of the drawing the checkpoint down to which a line leads."""
     drawings: list[str] = []
     for info in shown:
-        if info.id not in lanes:
-            free = lanes.index(None) if None in lanes else len(lanes)
-            lanes[free : free + 1] = [info.id]
-        drawings.append(_draw_lanes(lanes, info.id, is_root=parents[info.id] is None))
-        place = lanes.index(info.id)
+        if info.id not in lanes:  # no line leads here yet: one begins, in the first free column
+            if None not in lanes:
+                lanes.append(None)
+            lanes[lanes.index(None)] = info.id
+        origin = origins[info.id]
+        drawings.append(_draw_lanes(lanes, info.id, is_root=origin is None))
+        # Of the lines that lead here, the first goes on, and the others have joined it.
+        first = lanes.index(info.id)
         lanes = [None if lane == info.id else lane for lane in lanes]
-        lanes[place] = parents[info.id]
+        lanes[first] = origin
     has_branches = any(len(drawing) > 1 for drawing in drawings)
     return drawings if has_branches else []
+
+
+def _find_origins(infos: Sequence[CheckpointInfo], shown: Collection[str]) -> Mapping[str, str | None]:
+    """Return for each checkpoint of a history the nearest of its ancestors that is shown, if any."""
+    origins: dict[str, str | None] = {}
+    for info in reversed(infos):
+        parent = info.parent_id or ""
+        is_origin = parent in shown and parent in origins
+        origins[info.id] = parent if is_origin else origins.get(parent)
+    return origins
 
 
 def _draw_lanes(lanes: Sequence[str | None], here: str, *, is_root: bool) -> str:

@@ -107,6 +107,8 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         return infos[matches[0]]
     if not matches:
         hint = suggest(typed, list(infos), show=escape) or "; see graphkit history"
+        if len(part) < _MIN_ID_LENGTH:
+            hint = f"; type at least {_MIN_ID_LENGTH} characters of an id"
         what = f"checkpoint {escape(typed)}"
         raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
 

@@ -127,7 +127,7 @@ def prune(
         only = find_only(saver, thread, released=True)
         return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
-        raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
+        raise UsageError("say what to prune: --keep-last, --older-than or both; or --idle; or --policy")
     criteria: RetentionOptions = {
         "keep_last": keep_last,
         "older_than": context.time_ago(older_than),

@@ -64,6 +64,14 @@ def history(
 
     Example: graphkit history runs order-17 --limit 20
     """
+
+    def is_wanted(info: CheckpointInfo) -> bool:
+        if source is not None and info.metadata.get("source") != source:
+            return False
+        if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
+            return False
+        return node is None or info.node_id == node
+
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
     # All of them, since the number of a step depends on all its ancestors.
@@ -71,14 +79,7 @@ def history(
     steps: dict[str, int] = {}
     for info in reversed(infos):
         steps[info.id] = steps.get(info.parent_id or "", -1) + 1
-    pairs: list[tuple[CheckpointInfo, CheckpointInfo | None]] = []
-    for info, previous in zip_longest(infos, infos[1:]):
-        if source is not None and info.metadata.get("source") != source:
-            continue
-        if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
-            continue
-        if node is None or info.node_id == node:
-            pairs.append((info, previous))
+    pairs = [(info, previous) for info, previous in zip_longest(infos, infos[1:]) if is_wanted(info)]
     rows = [_checkpoint_row(saver, info, previous) | {"step": steps[info.id]} for info, previous in pairs[:limit]]
 
     if context.is_pretty:

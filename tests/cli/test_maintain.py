@@ -86,10 +86,18 @@ def test_a_damaged_marker_and_what_a_crash_left_unfinished_are_reported_and_repa
     (log,) = store.glob("t-order-18-*/log")
     append_record(log, RELEASE, RELEASE_PAYLOAD)
     (store / "graphkit.store").write_text("{}")
+    leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
+    leftover.mkdir()
     found = {row["path"]: row["state"] for row in read_json("verify", store)["problems"]}
     assert found == {"graphkit.store": "damaged", log.parent.name: "unfinished release"}
+    would = graphkit("repair", store, "--dry-run")
+    assert_shows(would, 0, "would finish the release", "would rewrite", "would remove 1 leftover of crashed processes")
+    assert leftover.exists()
     done = graphkit("repair", store)
-    assert_shows(done, 0, "finished the release or delete of order-18\n", "rewrote the store's marker: ")
+    assert_shows(
+        done, 0, "finished the release or delete of order-18\n", "rewrote the store's marker: ", "removed 1 left"
+    )
+    assert not leftover.exists()
 
 
 def test_repair_of_a_store_that_is_well(store):
@@ -111,15 +119,6 @@ def test_a_repair_that_keeps_nothing_is_no_success(store):
         assert done.lines[0] == f"order-17: {first}"
         assert repaired in done.lines
         assert done.lines[-1].startswith("restore the lost histories from a backup")
-
-
-def test_what_repair_finishes_and_removes_is_said(store):
-    leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
-    leftover.mkdir()
-    would = graphkit("repair", store, "--dry-run")
-    assert (would.out, leftover.exists()) == ("would remove 1 leftover of crashed processes\n", True)
-    assert graphkit("repair", store).out == "removed 1 leftover of crashed processes\n"
-    assert not leftover.exists()
 
 
 def test_many_losses_are_cut_for_people_only(store, saver):

@@ -14,14 +14,20 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
+from graphkit._saver.capabilities import (
+    HasBaseDirectory,
+    SupportsCompact,
+    SupportsDeleteIdle,
+    SupportsRepair,
+    SupportsRotate,
+)
 from graphkit._saver.failed_threads import FailedThreads, name_threads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
 from graphkit.cli.cells import Row, count_checkpoints, describe_error, format_bytes, size_of, status_of
-from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
+from graphkit.cli.commands.damage import ADVICE_FOR_DATABASES, find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
 from graphkit.cli.render import Column, Message, Table
@@ -208,10 +214,11 @@ def _prune_idle(
         kept.add("interrupted")
     rows = [row for row in idle if row["status"] not in kept]
     if damaged:
-        context.warn(
-            f"graphkit: kept because of damage: {name_threads(damaged)}; "
-            f"`graphkit repair` saves what can be read, `graphkit delete` removes one"
+        advice = (
+            "`graphkit repair` saves what can be read" if isinstance(saver, SupportsRepair) else ADVICE_FOR_DATABASES
         )
+        names = name_threads(damaged)
+        context.warn(f"graphkit: kept because of damage: {names}; {advice}; `graphkit delete` removes a thread")
     chosen = [row["thread"] for row in rows]
     size = sum(row["size"] for row in rows)
     data: Row = {

@@ -92,19 +92,16 @@ class Command(click.Command):
 
     def _omits_directory(self, ctx: click.Context, args: list[str], default: str) -> bool:
         words, _, _ = self.make_parser(ctx).parse_args(list(args))
-        for param in self.params:
-            has_word = isinstance(words.get(param.name), (str, tuple))
-            if isinstance(param, click.Argument) and param.required and not has_word:
-                # The last argument gets no word, because each has that of the one before. But while a line is
-                # completed, the word is still to come.
-                return not ctx.resilient_parsing and (default != "" or isinstance(words.get("app"), str))
-        # If no word is missing, that of DIR may be one of an argument which may be omitted, too: it names no store.
-        return default != "" and self._may_omit_others() and not names_store(words["directory"])
-
-    def _may_omit_others(self) -> bool:
-        """Return whether an argument other than DIR may be omitted, or has any number of words."""
-        others = [param for param in self.params if isinstance(param, click.Argument) and param.name != "directory"]
-        return any(param.nargs < 0 or not param.required for param in others)
+        arguments = [param for param in self.params if isinstance(param, click.Argument)]
+        required = [param for param in arguments if param.required]
+        if not all(isinstance(words.get(param.name), (str, tuple)) for param in required):
+            # The last argument has no word, because each has that of the one before. But while a line is completed,
+            # the word is still to come.
+            return not ctx.resilient_parsing and (default != "" or isinstance(words.get("app"), str))
+        others = [param for param in arguments if param.name != "directory"]
+        may_omit_others = any(param.nargs < 0 or not param.required for param in others)
+        # No word is missing, but that of DIR may be one of an argument that may be omitted, too: it names no store.
+        return default != "" and may_omit_others and not names_store(words["directory"])
 
     def invoke(self, ctx: click.Context) -> int:
         """Call the command, show what it returns, and print its errors; return the exit code."""

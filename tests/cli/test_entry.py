@@ -245,7 +245,6 @@ def test_what_is_typed_wrongly_is_named_with_where_to_find_help():
         (["--vers"], "'--version'", ""),
         (["threads", "runs", "x"], "x", "threads "),
         (["threads", "runs", "--all=3"], "'--all'", "threads "),
-        (["threads", "runs", "--limit"], "'--limit'", "threads "),
         (["threads", "runs", "--limit", "0"], "'--limit'", "threads "),
         (["history", "runs", "t", "--limit", str(1 << 80)], "'--limit'", "history "),
         (["watch", "runs", "--interval", "0"], "'--interval'", "watch "),

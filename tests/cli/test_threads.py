@@ -274,13 +274,8 @@ def test_how_resumes_end(saver, store):  # resume success rate
 
 
 def test_an_age():
-    for text, expected in (
-        ("90s", timedelta(seconds=90)),
-        ("1.5h", timedelta(minutes=90)),
-        ("2 d", timedelta(2)),
-        ("1w", timedelta(7)),
-    ):
-        assert parse_age(text) == expected
+    ages = {"90s": timedelta(seconds=90), "1.5h": timedelta(minutes=90), "2 d": timedelta(2), "1w": timedelta(7)}
+    assert {text: parse_age(text) for text in ages} == ages
     for text in ("", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"):
         with pytest.raises(UsageError):
             parse_age(text)

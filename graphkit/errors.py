@@ -181,9 +181,27 @@ class ModelError(NodeExecutionError):
 
 
 class CheckpointerError(GraphKitError):
-    """Base class of the errors of savers."""
+    """Base class of the errors of savers.
+
+    Attributes:
+        advice: what to do, with which the text of the error ends; "" if its message says that.
+        option: the option of the saver that would have let it wait longer, which the text names, too;
+            "" if there is none.
+    """
 
     exit_code = 10
+    advice: str = ""
+    option: str = ""
+
+    def __str__(self) -> str:
+        """Return the message, and after it the advice."""
+        return self._add_advice(super().__str__())
+
+    def _add_advice(self, message: str) -> str:
+        if not self.advice:
+            return message
+        alternative = f", or raise {self.option}" if self.option else ""
+        return f"{message}; {self.advice}{alternative}"
 
 
 class CheckpointNotFoundError(CheckpointerError, LookupError):
@@ -224,7 +242,7 @@ class CheckpointCorruptionError(CheckpointerError):
         self.offset = offset
         self.reason = reason
         self.advice = advice
-        super().__init__(f"{self.path} is damaged at byte {offset}: {reason}; {advice}")
+        super().__init__(f"{self.path} is damaged at byte {offset}: {reason}")
 
 
 class CheckpointFormatError(CheckpointerError):
@@ -269,9 +287,11 @@ class CheckpointStorageError(CheckpointerError, OSError):
 
     exit_code = 15
 
-    def __init__(self, path: str, operation: str, error: OSError | str) -> None:
+    def __init__(self, path: str, operation: str, error: OSError | str, *, advice: str = "", option: str = "") -> None:
         self.path = str(path)
         self.operation = operation
+        self.advice = advice
+        self.option = option
         reason = error
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
@@ -282,8 +302,8 @@ class CheckpointStorageError(CheckpointerError, OSError):
             super().__init__(message)
 
     def __str__(self) -> str:
-        """Return the message alone; OSError would put the error number before it."""
-        return str(self.args[-1])
+        """Return the message and the advice; OSError would put the error number before them."""
+        return self._add_advice(str(self.args[-1]))
 
 
 class CheckpointConflictError(CheckpointerError):
@@ -305,7 +325,7 @@ class ThreadBusyError(CheckpointerError, TimeoutError):
         holder: the process that holds it, such as
             `process 4711 on host "mill" since 2026-11-20T10:00:00+00:00`.
         waited: how long the caller waited, in seconds.
-        reason: why it is busy, and what to do.
+        reason: why it is busy; what to do is the advice, or follows here.
     """
 
     exit_code = 17
@@ -314,8 +334,11 @@ class ThreadBusyError(CheckpointerError, TimeoutError):
         self.thread_id = thread_id
         self.holder = holder
         self.waited = waited
-        held = f"held by {holder}; waited {waited:g} s. Wait for that run to end, or raise lock_timeout"
-        self.reason = reason or held
+        self.reason = reason
+        if not reason:
+            self.reason = f"held by {holder}; waited {waited:g} s"
+            self.advice = "wait for that run to end"
+            self.option = "lock_timeout"
         super().__init__(f"thread {_quote(thread_id)} is busy: {self.reason}")
 
 

@@ -53,7 +53,10 @@ def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoi
         _LOGGER.warning("thread %r: %s", config.thread, damage)
         if isinstance(saver, SupportsRepair):
             for lost in saver.repair(config.thread).lost:
-                _LOGGER.warning("thread %r: checkpoint %s is lost: %s", config.thread, lost.checkpoint_id, lost.reason)
+                where = f"byte {lost.offset}"
+                if lost.checkpoint_id is not None:
+                    where = f"checkpoint {lost.checkpoint_id}, {where}"
+                _LOGGER.warning("thread %r: lost: %s: %s", config.thread, where, lost.reason)
         for info in saver.history(config):
             try:
                 checkpoint = _read(saver, config.with_check_point_id(info.id))

@@ -35,14 +35,13 @@ from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, c
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointStorageError,
+    ThreadBusyError,
 )
 
 __all__ = ["Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
@@ -133,13 +132,14 @@ def copy_threads(
     if threads is not None:
         for thread_id in chosen:
             StoredThread(source, thread_id, JsonValueCodec()).check_exists(versions=versions)
-    failed = FailedThreads("copy", total=len(chosen), fatal=_OF_ALL_THREADS)
+    failed = FailedThreads("copy", fatal=_OF_ALL_THREADS)
     passed_over = CheckpointErasedError if threads is None else ()
     skipped: list[str] = []
     copied: list[str] = []
     counts = CopyCounts()
-    for done, thread_id in enumerate(chosen, 1):
-        with _catch_errors_of_one(failed, source, thread_id, passed_over):
+
+    def copy(thread_id: str) -> None:
+        with _spare_the_others(failed, source, thread_id, passed_over):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
             thread = StoredThread(source, thread_id, JsonValueCodec(learns_types=True))
@@ -149,30 +149,28 @@ def copy_threads(
             if not was_missing:
                 skipped.append(thread_id)
             copied.append(thread_id)
-        if progress is not None:
-            progress(done, len(chosen), thread_id)
-    failed.raise_if_any()
+
+    failed.change_each(chosen, copy, progress)
     return Copied(threads=copied, skipped_threads=skipped, **vars(counts))
 
 
 @contextmanager
-def _catch_errors_of_one(
+def _spare_the_others(
     failed: FailedThreads,
     source: BaseCheckpointSaver,
     thread_id: str,
     passed_over: type[Exception] | tuple[type[Exception], ...],
 ) -> Iterator[None]:
-    """Record an error that the next thread need not meet; of those that are passed over, only log a warning."""
-    with failed.catch(thread_id):
-        try:
-            yield
-        except passed_over as error:
-            _LOGGER.warning("thread %.80r is passed over: %s", thread_id, error)
-        except CheckpointStorageError as error:
-            # A full disk or a lost connection would stop all others, too; a file that cannot be read does not.
-            if not _is_file_of(source, thread_id, error):
-                raise
-            failed.add(thread_id, error)
+    """Record a fatal error that is about a file of this thread alone; of those passed over, only log a warning."""
+    try:
+        yield
+    except passed_over as error:
+        _LOGGER.warning("thread %.80r is passed over: %s", thread_id, error)
+    except CheckpointStorageError as error:
+        # A full disk or a lost connection would stop all others, too; a file that cannot be read does not.
+        if not _is_file_of(source, thread_id, error):
+            raise
+        failed.add(thread_id, error)
 
 
 def _is_file_of(source: BaseCheckpointSaver, thread_id: str, error: CheckpointStorageError) -> bool:
@@ -258,7 +256,7 @@ def export_threads(
         )
     saver.register_types(*types)
     chosen = _list_ids(saver.threads(released=versions) if threads is None else threads)
-    failed = FailedThreads("export", total=len(chosen), fatal=_OF_ALL_THREADS)
+    failed = FailedThreads("export", fatal=_OF_ALL_THREADS)
     passed_over = (CheckpointErasedError, CheckpointNotFoundError) if threads is None else ()
     exported = 0
 
@@ -272,7 +270,7 @@ def export_threads(
     yield format_line({"graphkit": "logs" if format == "logs" else "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         lines: Iterable[str] = ()
-        with _catch_errors_of_one(failed, saver, thread_id, passed_over):
+        with failed.catch(thread_id), _spare_the_others(failed, saver, thread_id, passed_over):
             # Twice: no import reads on behind a thread that is cut short. A temporary file would hold in plain what a
             # sealed store holds.
             for _ in read(thread_id):
@@ -349,16 +347,17 @@ def import_threads(
     if form == "logs":
         find_directory(saver)
     saver.register_types(*types)
-    failed = FailedThreads("import", fatal=(*_OF_ALL_THREADS, CheckpointFormatError))
+    fatal: tuple[type[Exception], ...] = (*_OF_ALL_THREADS, CheckpointFormatError)
+    if form == "logs":
+        fatal += (ThreadBusyError,)  # before the lines of the thread were read, so that they precede the next one
+    failed = FailedThreads("import", fatal=fatal)
     imported: list[str] = []
     counts = CopyCounts()
     while (data := source.read_first()) is not None:
         thread_id = data["thread"]
         if form == "logs":
-            try:
+            with failed.catch(thread_id):
                 counts.checkpoints += import_logs(saver, source, thread_id, data.get("directory"))
-            except (CheckpointConflictError, CheckpointCorruptionError) as error:
-                failed.add(thread_id, error)  # all its lines were read: those of the next thread follow
         else:
             config = RunnableConfig(thread_id)
             lock_timeout = 0.0 if failed.has_waited else None
@@ -372,5 +371,5 @@ def import_threads(
                 ThreadCopier(thread, saver, versions=has_versions).copy(counts)
         imported.append(thread_id)
         progress(len(imported), 0, thread_id)
-    failed.raise_if_any(len(imported))
+    failed.raise_if_any()
     return Imported(imported, counts.checkpoints, counts.skipped_checkpoints)

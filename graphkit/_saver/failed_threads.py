@@ -24,7 +24,6 @@ class FailedThreads:
         self,
         operation: str,
         *,
-        total: int | None = None,
         fatal: tuple[type[Exception], ...] = (),
         passes_over: tuple[type[Exception], ...] = (),
     ) -> None:
@@ -32,15 +31,16 @@ class FailedThreads:
 
         Args:
             operation: what is done with each thread, as a verb.
-            total: how many threads there are, if that is known.
             fatal: errors that all other threads would meet, too: they end the operation.
             passes_over: errors that are no failure: nothing is to be done with their thread.
         """
         self._operation = operation
-        self._total = total
         self._fatal = fatal
         self._passes_over = passes_over
+        self._tried: set[str] = set()
+        """The threads on which the operation has begun."""
         self._thread_ids: list[str] = []
+        """Those of them on which it failed."""
         # Of the others no error is kept: the frames of its traceback hold the states of its thread.
         self._first: Exception | None = None
         self.has_waited = False
@@ -49,6 +49,7 @@ class FailedThreads:
     @contextmanager
     def catch(self, thread_id: str) -> Iterator[None]:
         """Record an error of one thread instead of raising it."""
+        self._tried.add(thread_id)
         try:
             yield
         except self._passes_over:
@@ -61,7 +62,7 @@ class FailedThreads:
             self.add(thread_id, error)
 
     def add(self, thread_id: str, error: Exception) -> None:
-        """Record an error of one thread."""
+        """Record an error of one thread, inside `catch`."""
         self._thread_ids.append(thread_id)
         if self._first is None:
             self._first = error
@@ -92,16 +93,12 @@ class FailedThreads:
         self.raise_if_any()
         return results
 
-    def raise_if_any(self, total: int | None = None) -> None:
-        """Raise the first error; of several threads, its message also names those that failed.
-
-        Args:
-            total: how many threads there were, if that was not known before.
-        """
-        total = total or self._total
+    def raise_if_any(self) -> None:
+        """Raise the first error; of several threads, its message also names those that failed."""
         first = self._first
         if first is None:
             return
+        total = len(self._tried)
         if total == 1:
             raise first
         error = first
@@ -110,7 +107,8 @@ class FailedThreads:
         names = name_threads(self._thread_ids)
         others = "no other is done" if len(self._thread_ids) == total else "all others are done"
         described = copy(error)
-        described.args = (*error.args[:-1], f"{error} (cannot {self._operation} {names}; {others})")
+        *numbers, message = error.args or [""]
+        described.args = (*numbers, f"{message} (cannot {self._operation} {names}; {others})")
         raise described from first
 
 

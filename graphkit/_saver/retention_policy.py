@@ -29,7 +29,6 @@ from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
 from graphkit._waker import Waker
-from graphkit._wording import describe_error
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
@@ -161,6 +160,7 @@ def apply_policy(
     now: datetime,
     dry_run: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
+    describe: Callable[[Exception], str] = str,
 ) -> RetentionReport:
     """Apply a policy to a store.
 
@@ -170,12 +170,13 @@ def apply_policy(
         now: the time from which ages count.
         dry_run: only return what would be done.
         is_stopped: called after each thread; True ends the pass, without an alert.
+        describe: returns the text of an error, for the report.
 
     Raises:
         CheckpointerConfigurationError: as `RetentionPolicy.apply`; and so the others.
     """
     store = find_store(policy, saver)
-    current = _Pass(policy, store, now=now, dry_run=dry_run)
+    current = _Pass(policy, store, now=now, dry_run=dry_run, describe=describe)
     for thread_id in store.threads():
         if fnmatchcase(thread_id, policy.threads) and not is_schedule(thread_id):
             current.prune(thread_id)
@@ -215,10 +216,19 @@ def find_store(policy: RetentionPolicy, saver: object) -> BaseCheckpointSaver:
 class _Pass:
     """What a policy has done so far."""
 
-    def __init__(self, policy: RetentionPolicy, store: BaseCheckpointSaver, *, now: datetime, dry_run: bool) -> None:
+    def __init__(
+        self,
+        policy: RetentionPolicy,
+        store: BaseCheckpointSaver,
+        *,
+        now: datetime,
+        dry_run: bool,
+        describe: Callable[[Exception], str],
+    ) -> None:
         self._policy = policy
         self._store = store
         self._dry_run = dry_run
+        self._describe = describe
         self._options: RetentionOptions | None = {"keep_last": policy.keep_last, "keep_tags": policy.keep_tags}
         """The keywords of `prune`; None if the policy only has byte limits."""
         if isinstance(policy.max_age, timedelta):
@@ -306,7 +316,7 @@ class _Pass:
             if is_out_of_resources(error) or isinstance(error, CheckpointKeyError):
                 raise
             # Not the error itself: the frames of its traceback hold the states of the thread.
-            self._failed[thread_id] = describe_error(error)
+            self._failed[thread_id] = f"{type(error).__name__}: {self._describe(error)}"
 
 
 # In the background

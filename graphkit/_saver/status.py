@@ -191,13 +191,16 @@ def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> dateti
     has not taken. At a pause or a declared stop, a history waits for a human, whatever its branches wait for.
     """
     writes = saver.get_writes(config)
-    stops = {stop["when"] for stop in unanswered_interrupts(writes).values()}
-    if is_cancelled(writes) or not DECLARED_STOPS.isdisjoint(stops):
+    if is_cancelled(writes):
         return None
-    nested = {*subgraph_stops(writes).values()}
-    inside = [find_next_time(saver, config.replace(checkpoint_ns=name, checkpoint_id=None)) for name in nested]
-    times = [next_time_of(writes), *inside]
-    return min((time for time in times if time is not None), default=None)
+    stops = unanswered_interrupts(writes).values()
+    if any(stop["when"] in DECLARED_STOPS for stop in stops):
+        return None
+    times = [next_time_of(writes)]
+    for namespace in {*subgraph_stops(writes).values()}:
+        nested = config.replace(checkpoint_ns=namespace, checkpoint_id=None)
+        times.append(find_next_time(saver, nested))
+    return min(filter(None, times), default=None)
 
 
 # Requests to the run of a thread from other processes: to end as cancelled, or to pause.

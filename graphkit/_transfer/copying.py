@@ -550,12 +550,11 @@ class ThreadCopier:
 
         They are only appended: what is stored must be the beginning of what is wanted, in order.
         """
-        writes = one.record.get("writes", {})
-        stored_writes = other.record.get("writes", {})
-        for key, stored_key in zip_longest(islice(writes, len(stored_writes)), stored_writes):
-            is_equal = key == stored_key and json.dumps(writes[key]) == json.dumps(stored_writes[key])
-            if not is_equal:
-                reason = f"its pending write {stored_key!r} differs from {self._source.name}"
+        writes = [*one.record.get("writes", {}).items()]
+        stored_writes = [*other.record.get("writes", {}).items()]
+        for stored, wanted in zip_longest(stored_writes, writes[: len(stored_writes)]):
+            if json.dumps(stored) != json.dumps(wanted):
+                reason = f"its pending write {stored[0]!r} differs from {self._source.name}"
                 raise self._conflict(namespace, other.id, reason)
         tags = [*one.stored.tags]
         stored_tags = [*other.stored.tags]
@@ -563,7 +562,7 @@ class ThreadCopier:
             raise self._conflict(namespace, other.id, f"its tags differ from {self._source.name}")
         return CheckpointParts(
             address=RunnableConfig(self._source.thread_id, one.id, namespace),
-            writes={key: value for key, value in one.stored.writes.items() if key not in stored_writes},
+            writes=dict(islice(one.stored.writes.items(), len(stored_writes), None)),
             tags=tags[len(stored_tags) :],
         )
 

@@ -15,7 +15,13 @@ from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
-from graphkit.errors import CheckpointErasedError, CheckpointerError, CheckpointKeyError, ThreadBusyError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointErasedError,
+    CheckpointerError,
+    CheckpointKeyError,
+    ThreadBusyError,
+)
 
 Figure = Literal["bytes", "number", "seconds", "list"]
 """Kinds that may be dropped, but make no sense when cut."""
@@ -249,11 +255,13 @@ def is_after_node(info: CheckpointInfo) -> bool:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error, with advice that a command can follow: none has a `lock_timeout`."""
-    instead = ""
-    if isinstance(error, ThreadBusyError):
-        instead = ", or stop it with `graphkit pause` or `graphkit cancel`"
-    return simplify_text(str(error)).replace(", or raise lock_timeout", instead)
+    """Return the text of an error, with advice that a command can follow: none has the options of a saver."""
+    text = str(error)
+    if isinstance(error, CheckpointerError) and error.option:
+        text = f"{error.args[-1]}; {error.advice}"
+        if isinstance(error, ThreadBusyError):
+            text += ", or stop it with `graphkit pause` or `graphkit cancel`"
+    return simplify_text(text)
 
 
 def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
@@ -262,7 +270,10 @@ def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
         return "erased", f"its key {error.key_id!r} was destroyed"
     if isinstance(error, CheckpointKeyError):
         return "sealed", f"its state needs the key {error.key_id!r}; --key-file names the keys"
-    return "damaged", str(error)
+    if isinstance(error, CheckpointCorruptionError):  # the path not first: a table has no room for more
+        where = f"it is damaged at byte {error.offset}: {error.reason}, in {error.path}"
+        return "damaged", f"{where}; {error.advice}"
+    return "damaged", describe_error(error)
 
 
 def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:

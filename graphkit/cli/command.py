@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, TypedDict, get_type_hints
+from typing import Annotated, Any, Final, TypedDict, get_origin, get_type_hints
 
 import click
 
@@ -62,13 +62,9 @@ class Command(click.Command):
 
     def __init__(self, name: str, call: Callable[..., Any]) -> None:
         text, _, example = inspect.cleandoc(call.__doc__ or "").partition(_EXAMPLE)
-        words = example.split()
-        params: list[click.Parameter] = []
-        for signature in (call, _CommonOptions):
-            for param, annotation in get_type_hints(signature, include_extras=True).items():
-                params += [make(param, annotation.__origin__) for make in getattr(annotation, "__metadata__", ())]
+        example = " ".join(example.split())
+        super().__init__(name, help=text.strip(), params=_make_params(call), epilog=f"{_EXAMPLE} {example}")
         self._call = call
-        super().__init__(name, help=text.strip(), params=params, epilog=" ".join([_EXAMPLE, *words]))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -84,23 +80,28 @@ class Command(click.Command):
     def _add_directory(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the words of a command line with its DIR, which may be omitted if the environment or --app names it.
 
-        The parser cannot know that: it gives each argument the next word, so that the last one gets none.
-        If that one may be omitted, too, DIR is omitted if its word names no store.
+        The parser cannot know that: it gives each argument the next word.
         """
-        arguments = [param for param in self.params if isinstance(param, click.Argument)]
-        others = [param for param in arguments if param.name != "directory"]
-        if arguments == others:
+        names = [param.name for param in self.params if isinstance(param, click.Argument)]
+        if "directory" not in names:
             return args
+        default = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
+        if not self._omits_directory(ctx, args, default):
+            return args
+        return [default, *args] if names[0] == "directory" else [*args, default]
+
+    def _omits_directory(self, ctx: click.Context, args: list[str], default: str) -> bool:
         words, _, _ = self.make_parser(ctx).parse_args(list(args))
-        directory = "" if ctx.obj is None else ctx.obj.environment.get("GRAPHKIT_DIR", "")
-        if all(isinstance(words.get(param.name), (str, tuple)) for param in arguments if param.required):
-            may_omit_others = any(param.nargs < 0 or not param.required for param in others)
-            is_omitted = directory and may_omit_others and not names_store(words["directory"])
-        else:  # while a line is completed, the other words are still to come
-            is_omitted = not ctx.resilient_parsing and (directory or isinstance(words.get("app"), str))
-        if not is_omitted:
-            return args
-        return [*args, directory] if arguments[0] in others else [directory, *args]
+        arguments = [param for param in self.params if isinstance(param, click.Argument)]
+        required = [param for param in arguments if param.required]
+        if not all(isinstance(words.get(param.name), (str, tuple)) for param in required):
+            # The last argument has no word, because each has that of the one before. But while a line is completed,
+            # the word is still to come.
+            return not ctx.resilient_parsing and (default != "" or isinstance(words.get("app"), str))
+        others = [param for param in arguments if param.name != "directory"]
+        may_omit_others = any(param.nargs < 0 or not param.required for param in others)
+        # No word is missing, but that of DIR may be one of an argument that may be omitted, too: it names no store.
+        return default != "" and may_omit_others and not names_store(words["directory"])
 
     def invoke(self, ctx: click.Context) -> int:
         """Call the command, show what it returns, and print its errors; return the exit code."""
@@ -117,6 +118,17 @@ class Command(click.Command):
             passwords=frozenset(find_passwords(names)),
         )
         return _run(context, key_file, self._call, arguments)
+
+
+def _make_params(call: Callable[..., Any]) -> list[click.Parameter]:
+    """Return the arguments and options of a command by its annotations, and after them those that all commands have."""
+    annotations = get_type_hints(call, include_extras=True) | get_type_hints(_CommonOptions, include_extras=True)
+    params: list[click.Parameter] = []
+    for name, annotation in annotations.items():
+        if get_origin(annotation) is Annotated:  # and not the context, nor what the command returns
+            (make,) = annotation.__metadata__
+            params.append(make(name, annotation.__origin__))
+    return params
 
 
 def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], arguments: Mapping[str, Any]) -> int:

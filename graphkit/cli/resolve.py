@@ -15,6 +15,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import list_versions
 from graphkit._wording import simplify_text, suggest
+from graphkit.cli.cells import short_ids
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import (
@@ -80,7 +81,7 @@ def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bo
 
 
 def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: str | None) -> CheckpointInfo:
-    """Return the checkpoint that the user typed: an id, or a unique beginning or end of it.
+    """Return the checkpoint that the user typed: an id, or a unique beginning or end of it, or of its short form.
 
     Args:
         saver: the store.
@@ -106,6 +107,8 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         return infos[matches[0]]
     if not matches:
         hint = suggest(typed, list(infos), show=escape) or "; see graphkit history"
+        if len(part) < _MIN_ID_LENGTH:
+            hint = f"; type at least {_MIN_ID_LENGTH} characters of an id"
         what = f"checkpoint {escape(typed)}"
         raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
 
@@ -113,10 +116,14 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
 
 
 def match_ids(ids: Collection[str], part: str) -> list[str]:
-    """Return the ids that begin or end with a text; only the one that is the text, if there is one."""
+    """Return the ids that a text may stand for; only the one that is the text, if there is one.
+
+    They begin or end with it, or begin with it as a terminal shows them, which is the end of most.
+    """
     if part in ids:
         return [part]
-    return [full for full in ids if full.startswith(part) or full.endswith(part)]
+    shown = short_ids(ids)
+    return [full for full in ids if full.startswith(part) or full.endswith(part) or shown[full].startswith(part)]
 
 
 def find_only(saver: BaseCheckpointSaver, typed: str | None, *, released: bool = False) -> str | None:

@@ -37,7 +37,7 @@ _STALE: Final = {"23505", "23503"}
 _DAMAGED: Final = {"XX001", "XX002"}
 
 _ADVICE: Final = (
-    *((state, errno.ETIMEDOUT, "wait for it to end, or raise lock_timeout") for state in sorted(BUSY)),
+    *((state, errno.ETIMEDOUT, "wait for it to end") for state in sorted(BUSY)),
     ("42501", errno.EACCES, "grant this role the use of the schema, its tables and its sequences"),
     ("25006", errno.EROFS, "connect to a server that accepts writes"),
     ("53100", errno.ENOSPC, "free some space on the server, and try again"),
@@ -155,12 +155,12 @@ class PostgresServer:
             return DatabaseDamagedError(self.path, f"the server says: {message}", "restore a backup of the database")
         if state in BUSY:
             message = f"another writer kept the rows for {self.lock_timeout:g} s ({message})"
-        reason: OSError | str = f"{message} (SQLSTATE {state or 'unknown'})"
+        option = "lock_timeout" if state in BUSY else ""
         for beginning, number, advice in _ADVICE:
             if state.startswith(beginning):
-                reason = OSError(number, f"{message}; {advice}")
-                break
-        return CheckpointStorageError(self.path, operation, reason)
+                reason = OSError(number, message)
+                return CheckpointStorageError(self.path, operation, reason, advice=advice, option=option)
+        return CheckpointStorageError(self.path, operation, f"{message} (SQLSTATE {state or 'unknown'})")
 
 
 class PostgresTables:

@@ -398,8 +398,8 @@ def make_format_error(path: str) -> CheckpointFormatError:
 
 def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStorageError:
     """Return the error for a lock that another connection kept for too long."""
-    reason = f"another writer kept the database for {timeout:g} s; wait for it to end, or raise lock_timeout"
-    return CheckpointStorageError(path, operation, OSError(errno.ETIMEDOUT, reason))
+    reason = OSError(errno.ETIMEDOUT, f"another writer kept the database for {timeout:g} s")
+    return CheckpointStorageError(path, operation, reason, advice="wait for it to end", option="lock_timeout")
 
 
 def _explain_cannot_open(path: str) -> OSError:

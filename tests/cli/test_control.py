@@ -134,6 +134,7 @@ def test_a_rollback_removes_nothing(waiting):
     assert_begins_now(head, rest, before)
 
     assert (head["parent"], head["status"]) == (reserved, "interrupted")
+    assert read_json("diff", waiting, "order-17")["nodes"] == [], "the copy repeats the node of its origin"
 
 
 NESTED = """

@@ -162,7 +162,7 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
     done = graphkit("copy", f"sqlite:{path}", "--to", f"sqlite:{new}")
     assert_refused(done, 12, "graphkit copy --to; .recover of")
     assert "repair" not in done.err
-    assert done.err.endswith("(cannot copy a; all others are done)\n")
+    assert "(cannot copy a; all others are done)" in done.err
     assert graphkit("verify", f"sqlite:{new}").code == 0
 
     with SqliteSaver(new) as saver:

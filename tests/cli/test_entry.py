@@ -18,7 +18,7 @@ from graphkit.cli.main import main
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from tests.support.disks import as_an_ordinary_user
-from tests.support.terminal import assert_refused, checkpoint, damage, graphkit
+from tests.support.terminal import assert_refused, checkpoint, graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -234,12 +234,6 @@ def test_a_thread_is_named_whole_or_by_its_beginning(store):
         assert_refused(done, code, message)
 
 
-def test_a_damaged_thread_is_no_unknown_one(store):
-    damage(store, "order-17")
-    for command in ("show", "history", "diff"):
-        assert_refused(graphkit(command, store, "order-17"), 12, "is damaged at byte")
-
-
 def test_what_is_typed_wrongly_is_named_with_where_to_find_help():
     for typed, named, help_of in (
         ([], "", ""),
@@ -251,10 +245,8 @@ def test_what_is_typed_wrongly_is_named_with_where_to_find_help():
         (["--vers"], "'--version'", ""),
         (["threads", "runs", "x"], "x", "threads "),
         (["threads", "runs", "--all=3"], "'--all'", "threads "),
-        (["threads", "runs", "--limit"], "'--limit'", "threads "),
         (["threads", "runs", "--limit", "0"], "'--limit'", "threads "),
         (["history", "runs", "t", "--limit", str(1 << 80)], "'--limit'", "history "),
-        (["search", "runs", "a=1", "--limit", str(1 << 80)], "'--limit'", "search "),
         (["watch", "runs", "--interval", "0"], "'--interval'", "watch "),
         (["threads", "runs", "--status", "\x1bappy"], "'sealed'", "threads "),
     ):

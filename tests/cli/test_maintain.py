@@ -86,10 +86,18 @@ def test_a_damaged_marker_and_what_a_crash_left_unfinished_are_reported_and_repa
     (log,) = store.glob("t-order-18-*/log")
     append_record(log, RELEASE, RELEASE_PAYLOAD)
     (store / "graphkit.store").write_text("{}")
+    leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
+    leftover.mkdir()
     found = {row["path"]: row["state"] for row in read_json("verify", store)["problems"]}
     assert found == {"graphkit.store": "damaged", log.parent.name: "unfinished release"}
+    would = graphkit("repair", store, "--dry-run")
+    assert_shows(would, 0, "would finish the release", "would rewrite", "would remove 1 leftover of crashed processes")
+    assert leftover.exists()
     done = graphkit("repair", store)
-    assert_shows(done, 0, "finished the release or delete of order-18\n", "rewrote the store's marker: ")
+    assert_shows(
+        done, 0, "finished the release or delete of order-18\n", "rewrote the store's marker: ", "removed 1 left"
+    )
+    assert not leftover.exists()
 
 
 def test_repair_of_a_store_that_is_well(store):
@@ -111,15 +119,6 @@ def test_a_repair_that_keeps_nothing_is_no_success(store):
         assert done.lines[0] == f"order-17: {first}"
         assert repaired in done.lines
         assert done.lines[-1].startswith("restore the lost histories from a backup")
-
-
-def test_what_repair_finishes_and_removes_is_said(store):
-    leftover = store / f"tmp-{next(store.glob('t-order-17-*')).name}"
-    leftover.mkdir()
-    would = graphkit("repair", store, "--dry-run")
-    assert (would.out, leftover.exists()) == ("would remove 1 leftover of crashed processes\n", True)
-    assert graphkit("repair", store).out == "removed 1 leftover of crashed processes\n"
-    assert not leftover.exists()
 
 
 def test_many_losses_are_cut_for_people_only(store, saver):
@@ -149,12 +148,15 @@ def test_who_holds_a_lock_is_named_with_advice_that_a_command_can_follow(store, 
         ask = other.submit(graphkit, "answer", store, "order-17", terminal=True, width=300, stdin="yes\n")
         answered = ask.result()
     for done in (deleted, answered):
-        assert "Wait for that run to end, or stop it with `graphkit pause` or `graphkit cancel`\n" in done.err
+        assert "wait for that run to end, or stop it with `graphkit pause` or `graphkit cancel`\n" in done.err
     open_impatiently(SqliteSaver, database)
+    policy = tmp_path / "keep.json"
+    policy.write_text('{"keep_last": 1}')
     with closing(sqlite3.connect(database)) as writer:
         writer.execute("BEGIN IMMEDIATE")
-        deleted = graphkit("delete", f"sqlite:{database}", "order-17", "--yes")
-    assert deleted.err.endswith("another writer kept the database for 0 s; wait for it to end\n")
+        for words in (["delete", "order-17", "--yes"], ["prune", "--policy", policy]):
+            done = graphkit(words[0], f"sqlite:{database}", *words[1:])
+            assert done.err.endswith("another writer kept the database for 0 s; wait for it to end\n")
 
 
 def test_a_thread_of_which_only_set_aside_files_are_left_can_be_deleted(store):
@@ -216,8 +218,12 @@ def test_prune(saver, store):
 
 def test_prune_by_age(store):
     assert graphkit("prune", store, "--older-than", "48min").out == "removed 2 checkpoints of 3 threads\n"
-    for wrong in ([], ["--older-than", "soon"], ["--idle", "soon", "--yes"]):
-        assert graphkit("prune", store, *wrong).code == 2
+    both = [
+        ["--idle", "1s", *each] for each in (["--keep-last", "1"], ["--older-than", "1d"], ["--keep-tag", "golden"])
+    ]
+    for wrong in ([], ["--older-than", "soon"], ["--idle", "soon"], *both):
+        assert graphkit("prune", store, *wrong, "--yes").code == 2
+    assert len(threads(store)) == 3
 
 
 def test_prune_goes_on_after_a_damaged_thread(store):
@@ -258,10 +264,11 @@ def size_of(store, directories):
 
 def test_idle_threads_are_deleted_whole_after_a_question(idle):
     prune = ("prune", idle, "--idle", "30min", "--interrupted")
-    note = "(1 of them waits for a human)"
+    note = "(1 interrupted, 1 finished)"
     what = f"2 threads idle for 30min {note}, {size_of(idle, 't-order-*')}"
     would = graphkit(*prune, "--dry-run")
-    assert would.lines == [f"would delete {what}", "    order-17", "    order-18"]
+    assert [line.split()[:2] for line in would.lines[1:3]] == [["order-17", "interrupted"], ["order-18", "finished"]]
+    assert would.lines[3:] == [f"would delete {what}"]
     no = graphkit(*prune, terminal=True, stdin="\n")
     assert (no.code, no.out, no.err) == (1, "nothing was deleted\n", f"delete {what}, for good? [y/N] ")
     assert len(threads(idle)) == 3
@@ -274,17 +281,26 @@ def test_idle_threads_are_deleted_whole_after_a_question(idle):
 def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle):
     prune = ("prune", idle, "--idle", "30min")
     size = size_of(idle, "t-order-18-*")
-    left_out = "(1 more waits for a human; --interrupted deletes those, too)"
-    what = f"1 thread idle for 30min {left_out}"
-    assert graphkit(*prune, "--dry-run").lines == [f"would delete {what}, {size}", "    order-18"]
+    left_out = "1 more waits for a human; --interrupted deletes those, too)"
+    what = f"1 thread idle for 30min (1 finished; {left_out}"
+    assert graphkit(*prune, "--dry-run").lines[-1] == f"would delete {what}, {size}"
     done = graphkit(*prune, "--yes")
     assert done.out == f"deleted {what}\n"
     again = graphkit(*prune, "--yes")
-    assert again.out == f"no thread is idle for 30min {left_out}\n"
+    assert again.out == f"no thread is idle for 30min ({left_out}\n"
     assert threads(idle) == ["import-a", "order-17"]
     graphkit("answer", idle, "order-17", "--value", "1")
     age(idle, "order-17", 60)
-    assert graphkit(*prune, "--yes").out == "deleted 1 thread idle for 30min\n"
+    assert graphkit(*prune, "--yes").out == "deleted 1 thread idle for 30min (1 answered)\n"
+
+
+def test_a_damaged_thread_is_not_deleted_as_idle(idle):
+    damage(idle, "order-18")
+    age(idle, "order-18", 60)
+    done = graphkit("prune", idle, "order-18", "--idle", "30min", "--yes")
+    assert (done.code, done.out) == (0, "no other thread is idle for 30min\n")
+    assert done.err.startswith("graphkit: kept because of damage: order-18; `graphkit repair` saves what can be read")
+    assert "order-18" in threads(idle)
 
 
 def test_idle_threads_in_a_script(idle, saver):
@@ -292,12 +308,13 @@ def test_idle_threads_in_a_script(idle, saver):
     assert_refused(done, 2, "pass --yes")
     assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
     would = read_json("prune", idle, "--idle", "30min", "--interrupted", "--dry-run")
+    sizes = {thread: saver.size(thread) for thread in ("order-17", "order-18")}
+    assert {row["thread"]: row["size"] for row in would.pop("threads")} == sizes
     assert would == {
-        "deleted": ["order-17", "order-18"],
-        "waiting": ["order-17"],
-        "size": saver.size("order-17") + saver.size("order-18"),
-        "dry_run": True,
-    }
+        "deleted": [*sizes], "waiting": ["order-17"], "damaged": [], "size": sum(sizes.values()), "dry_run": True,
+    }  # fmt: skip
+    with saver.run_lock(RunnableConfig("order-18")):
+        assert read_json("prune", idle, "--idle", "30min", "--dry-run")["deleted"] == []
     for thread, deleted in (("order-18", ["order-18"]), ("import-a", [])):
         assert read_json("prune", idle, thread, "--idle", "30min", "--interrupted", "--yes")["deleted"] == deleted
     assert threads(idle) == ["import-a", "order-17"]
@@ -311,9 +328,7 @@ def test_a_thread_in_use_again_stays(idle, saver):
         return "y\n"
 
     done = graphkit("prune", idle, "--idle", "30min", "--interrupted", terminal=True, stdin=type_line)
-    assert done.out == (
-        "deleted 1 thread idle for 30min (1 of them waits for a human); 1 thread stayed: in use again\n"
-    )
+    assert done.out == "deleted 1 thread idle for 30min (1 interrupted); 1 thread stayed: in use again\n"
     assert threads(idle) == ["import-a", "order-18"]
     assert len(saver.list(RunnableConfig("order-18"))) == 3
 
@@ -331,12 +346,6 @@ def test_an_idle_thread_that_cannot_be_deleted_does_not_keep_the_others(idle, mo
     done = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--yes")
     assert_refused(done, CheckpointStorageError.exit_code, "cannot delete order-17; all others are done")
     assert threads(idle) == ["import-a", "order-17"]
-
-
-def test_idle_excludes_the_options_that_select_checkpoints(idle):
-    for options in (["--keep-last", "1"], ["--older-than", "1d"], ["--keep-tag", "golden"]):
-        assert_refused(graphkit("prune", idle, "--idle", "1s", "--yes", *options), 2, "whole threads")
-    assert len(threads(idle)) == 3
 
 
 def test_delete_asks(store):

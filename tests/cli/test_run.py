@@ -81,14 +81,10 @@ def test_what_is_no_app(runs, shop):
         assert not runs.exists()
 
 
-def test_an_app_that_needs_a_module_that_is_not_there(tmp_path, runs, shop):
-    (tmp_path / "needy.py").write_text("import nothing_of_this_name\n")
-    assert "needs the module nothing_of_this_name" in run(runs, app="needy:app").err
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("import nothing_of_this_name", "broken needs the module nothing_of_this_name, which is not installed"),
         ("1 / 0", "importing broken failed: ZeroDivisionError: division by zero ({here}, line 2)"),
         ("def f(:", "importing broken failed: SyntaxError: invalid syntax (broken.py, line 2)"),
         ("from shop import nothing", "importing broken failed: ImportError: cannot import name 'nothing' from 'shop'"),

@@ -118,11 +118,6 @@ def test_a_missing_database_file_is_not_created(databases, tmp_path):
         assert graphkit("threads", name).code == 2
 
 
-def test_a_missing_directory_is_not_created(tmp_path):
-    assert_refused(graphkit("threads", f"disk:{tmp_path / 'runs'}"), 18, "there is no directory")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["sqlit:runs.db", "postgre:host=h", "postgresql:host=h"])
 def test_a_misspelt_kind_makes_no_directory(store, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

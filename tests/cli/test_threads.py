@@ -98,6 +98,7 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     status = {row["thread"]: row["status"] for row in done.json}
     assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}
     assert "is damaged at byte" in done.json[2]["problem"]
+    assert " damaged at byte " in graphkit("threads", store, terminal=True, width=90).lines[-1]
 
     (damaged,) = read_json("threads", store, "--status", "damaged")
     assert damaged["thread"] == "order-18"
@@ -273,13 +274,8 @@ def test_how_resumes_end(saver, store):  # resume success rate
 
 
 def test_an_age():
-    for text, expected in (
-        ("90s", timedelta(seconds=90)),
-        ("1.5h", timedelta(minutes=90)),
-        ("2 d", timedelta(2)),
-        ("1w", timedelta(7)),
-    ):
-        assert parse_age(text) == expected
+    ages = {"90s": timedelta(seconds=90), "1.5h": timedelta(minutes=90), "2 d": timedelta(2), "1w": timedelta(7)}
+    assert {text: parse_age(text) for text in ages} == ages
     for text in ("", "5", "min", "3 fortnights", "1h30", "1e9w", "1e400s", "-1d"):
         with pytest.raises(UsageError):
             parse_age(text)

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig, operations
-from graphkit.registry import _SAVERS, register_saver
 from savers import MemorySaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
@@ -117,15 +116,16 @@ stream.close()
 
 
 @pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
-def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, watch, launcher, how, said):
-    watching = watch("import-a", "--limit", "3")
-    watching.process.stdout.readline()
+def test_a_stream_that_was_closed_is_distinguished_from_a_death(store, saver, watch, launcher, how, said):
+    watching = watch("import-a", "--limit", "4")
+    output = watching.process.stdout
+    output.readline()
     launcher.run("-c", CLOSE, store, how)
-    assert [read_text(line) for line in watching.lines()] == [
-        f"{'import-a':24} __START__ -> a",
-        f"{'import-a':24} {said}",
-    ]
+    assert read_text(output.readline()) == f"{'import-a':24} __START__ -> a\n"
+    assert read_text(output.readline()) == f"{'import-a':24} {said}\n"
     assert read_json("threads", store)[0]["status"] == "stalled"
+    saver.delete("import-a")
+    assert [read_text(line) for line in watching.lines()] == [f"{'import-a':24} deleted"]
 
 
 def test_an_answer_is_not_the_death_of_a_process(store, watch, launcher):
@@ -150,9 +150,9 @@ def test_bad_input(store, tmp_path):
 # wait
 
 
-def later(action):
+def later(action, seconds=0.3):
     """Run an action in another thread, once a command waits."""
-    timer = threading.Timer(0.3, action)
+    timer = threading.Timer(seconds, action)
     timer.start()
     return timer
 
@@ -192,13 +192,21 @@ def test_wait_notices_what_happens_to_the_thread(store, saver, action, until, co
     assert (done.out and done.json) == (status and {"thread": "import-a", "status": status, "timed_out": False})
 
 
+def test_the_timeout_of_wait_counts_from_its_start_whatever_changes(store, saver):
+    changes = [later(lambda: saver.put(AT, step("approve", "ship")), 0.3 * number) for number in range(1, 11)]
+    assert graphkit("wait", store, "order-17", "--timeout", "0.8").code == 124
+    assert changes[-1].is_alive()
+    for timer in changes:
+        timer.cancel()
+        timer.join()
+
+
 def test_wait_looks_at_the_thread_again_after_the_timeout(monkeypatch):
     polled = MemorySaver()
     polled.put(AT, step("a", "b"))
-    monkeypatch.setattr(_SAVERS, "registered", dict(_SAVERS.registered))
-    register_saver("postgres", lambda path: polled)
+    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: polled)
     timer = later(lambda: polled.put(AT, step("b", END)))
-    done = graphkit("wait", "postgres:x", "order-17", "--timeout", "0.8")
+    done = graphkit("wait", "memory:", "order-17", "--timeout", "0.8")
     timer.join()
 
     assert (done.code, done.out) == (0, "order-17 is finished\n")

@@ -85,9 +85,10 @@ def test_prune_and_compact_do_the_others_and_name_those_that_they_cannot(damaged
         with pytest.raises(error, match=r"b, d; all others are done"):
             operation()
     assert [len(saver.history(RunnableConfig(thread))) for thread in "ace"] == [1, 1, 1]
-    with pytest.raises(error) as caught:
-        saver.prune("b", keep_last=1)
-    assert "these threads" not in str(caught.value)
+    for thread in "ace":
+        saver.delete(thread)
+    with pytest.raises(error, match=r"b, d; no other is done"):
+        saver.prune(keep_last=1)
     with pytest.raises(error):
         saver.compact("b")
 
@@ -135,7 +136,6 @@ def test_a_process_without_descriptors_gets_an_error_and_no_empty_list(opener):
         with pytest.raises(CheckpointStorageError) as caught:
             getattr(opener(io=refuse_logs_of("a", 24)), operation)()
         assert caught.value.errno == 24
-        assert "passed over" not in str(caught.value)
 
 
 def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, tmp_path, launcher):

@@ -98,12 +98,6 @@ def test_a_declared_stop_takes_a_mapping_or_none(stopped, value, log):
     assert app.invoke(None, T)["log"] == log
 
 
-def test_one_of_several_interrupts_must_be_named(two_pending):
-    ids = {stop.id for stop in two_pending.interrupts("t")}
-    assert answer(two_pending, "t", 1, interrupt="other").id == "other"
-    assert {stop.id for stop in two_pending.interrupts("t")} == ids - {"other"}
-
-
 # update
 
 

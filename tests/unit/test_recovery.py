@@ -123,6 +123,7 @@ def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, r
     assert good.state["n"] == 5 - k
     assert {record.name for record in caplog.records} == {"graphkit.recovery"}
     assert "is damaged at byte" in caplog.text
+    assert "lost: byte " in caplog.text, "what it cannot name"
     assert f"the newest checkpoint that can be read is {good.id}, after node 'n{5 - k}'" in caplog.text
     assert len(list(root.rglob("damaged-*"))) == 1, "the damaged bytes are kept"
 

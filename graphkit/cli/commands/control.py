@@ -94,7 +94,7 @@ def _read_interrupts(context: CliContext, directory: str, thread: str | None) ->
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            context.warn(f"graphkit: {error}")
+            context.warn(f"graphkit: {describe_error(error)}")
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
     return rows
 
@@ -162,7 +162,7 @@ def _store_answer(
         chosen = by_id[matches[0]] if matches else None
         if chosen is not None and not can_answer(chosen.when, value):
             raise UsageError(
-                f"the run stopped {chosen.when} {escape(chosen.node_id)}: --value must be an object to merge into "
+                f"the run stopped {chosen.when} {escape(chosen.node_id)}: the answer must be an object to merge into "
                 f"the state, or {{}} to continue"
             )
         wanted = chosen.id if chosen else interrupt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
 from typing import Annotated, Any, Final
@@ -14,7 +14,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import RESUMED_AT
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, is_schedule, time_or_none
-from graphkit.cli.cells import Row, describe_unreadable, format_duration, is_after_node, size_of
+from graphkit.cli.cells import Row, describe_error, describe_unreadable, format_duration, is_after_node, size_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, MaybeThread, Namespace, Thread, argument, option
 from graphkit.cli.render import NAMESPACE, Card, Column, Table
@@ -64,6 +64,14 @@ def history(
 
     Example: graphkit history runs order-17 --limit 20
     """
+
+    def is_wanted(info: CheckpointInfo) -> bool:
+        if source is not None and info.metadata.get("source") != source:
+            return False
+        if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
+            return False
+        return node is None or info.node_id == node
+
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
     # All of them, since the number of a step depends on all its ancestors.
@@ -71,14 +79,7 @@ def history(
     steps: dict[str, int] = {}
     for info in reversed(infos):
         steps[info.id] = steps.get(info.parent_id or "", -1) + 1
-    pairs: list[tuple[CheckpointInfo, CheckpointInfo | None]] = []
-    for info, previous in zip_longest(infos, infos[1:]):
-        if source is not None and info.metadata.get("source") != source:
-            continue
-        if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
-            continue
-        if node is None or info.node_id == node:
-            pairs.append((info, previous))
+    pairs = [(info, previous) for info, previous in zip_longest(infos, infos[1:]) if is_wanted(info)]
     rows = [_checkpoint_row(saver, info, previous) | {"step": steps[info.id]} for info, previous in pairs[:limit]]
 
     if context.is_pretty:
@@ -101,26 +102,33 @@ def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointIn
         ●─╯    reserve
         ○      __START__
     """
-    chosen = {info.id for info in shown}
-    ancestors: dict[str, str | None] = {}
-    parents: dict[str, str | None] = {}
-    for info in reversed(infos):
-        parents[info.id] = ancestors.get(info.parent_id or "")
-        ancestors[info.id] = info.id if info.id in chosen else parents[info.id]
-
+    origins = _find_origins(infos, {info.id for info in shown})
     lanes: list[str | None] = []
     """For each column of the drawing the checkpoint down to which a line leads."""
     drawings: list[str] = []
     for info in shown:
-        if info.id not in lanes:
-            free = lanes.index(None) if None in lanes else len(lanes)
-            lanes[free : free + 1] = [info.id]
-        drawings.append(_draw_lanes(lanes, info.id, is_root=parents[info.id] is None))
-        place = lanes.index(info.id)
+        if info.id not in lanes:  # no line leads here yet: one begins, in the first free column
+            if None not in lanes:
+                lanes.append(None)
+            lanes[lanes.index(None)] = info.id
+        origin = origins[info.id]
+        drawings.append(_draw_lanes(lanes, info.id, is_root=origin is None))
+        # Of the lines that lead here, the first goes on, and the others have joined it.
+        first = lanes.index(info.id)
         lanes = [None if lane == info.id else lane for lane in lanes]
-        lanes[place] = parents[info.id]
+        lanes[first] = origin
     has_branches = any(len(drawing) > 1 for drawing in drawings)
     return drawings if has_branches else []
+
+
+def _find_origins(infos: Sequence[CheckpointInfo], shown: Collection[str]) -> Mapping[str, str | None]:
+    """Return for each checkpoint of a history the nearest of its ancestors that is shown, if any."""
+    origins: dict[str, str | None] = {}
+    for info in reversed(infos):
+        parent = info.parent_id or ""
+        is_origin = parent in shown and parent in origins
+        origins[info.id] = parent if is_origin else origins.get(parent)
+    return origins
 
 
 def _draw_lanes(lanes: Sequence[str | None], here: str, *, is_root: bool) -> str:
@@ -227,7 +235,7 @@ def search(
         except CheckpointerError as error:
             if thread is not None:
                 raise
-            context.warn(f"graphkit: {error}")
+            context.warn(f"graphkit: {describe_error(error)}")
             continue
         rows += [{"thread": info.thread_id, "ns": info.checkpoint_ns, **_checkpoint_row(saver, info)} for info in found]
     rows.sort(key=lambda row: row["created"], reverse=True)

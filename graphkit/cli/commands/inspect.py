@@ -22,7 +22,7 @@ from graphkit._saver.writes import (
     waiting_interrupts,
 )
 from graphkit._values.frozen import to_plain
-from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row
+from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt_row, is_after_node
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread, argument, option
 from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
@@ -219,7 +219,8 @@ def diff(
     # The nodes on the path to the second checkpoint that are not on that to the first.
     history = saver.history(config)
     passed = {info.id for info in lineage(history, before.id)}
-    nodes = [info.node_id for info in lineage(history, after.id) if info.id not in passed]
+    path = lineage(history, after.id)
+    nodes = [info.node_id for info in path if info.id not in passed and is_after_node(info)]
 
     data = {
         "from": before.id,

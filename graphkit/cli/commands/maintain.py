@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
-from graphkit._saver.failed_threads import FailedThreads
+from graphkit._saver.capabilities import (
+    HasBaseDirectory,
+    SupportsCompact,
+    SupportsDeleteIdle,
+    SupportsRepair,
+    SupportsRotate,
+)
+from graphkit._saver.failed_threads import FailedThreads, name_threads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
-from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
-from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
+from graphkit.cli.cells import Row, count_checkpoints, describe_error, format_bytes, size_of, status_of
+from graphkit.cli.commands.damage import ADVICE_FOR_DATABASES, find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
-from graphkit.cli.render import Message
+from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only, find_thread, find_threads
 from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, parse_assignments, pluralize
 from graphkit.errors import (
+    CheckpointCorruptionError,
     CheckpointErasedError,
     CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointKeyError,
+    CheckpointFormatError,
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
@@ -38,6 +46,11 @@ from graphkit.errors import (
 if TYPE_CHECKING:
     from graphkit._erasure import ErasureLedger, ErasureReport
 
+_IDLE_COLUMNS: Final = (
+    Column("thread", "THREAD", "name"),
+    Column("status", "STATUS", "whole"),
+    Column("size", "SIZE", "bytes"),
+)
 _Yes: TypeAlias = Annotated[bool, option("Do not ask for confirmation.", "-y")]
 
 
@@ -104,8 +117,8 @@ def prune(
     With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
     history. With --idle, it deletes whole threads with all their versions. A thread with a run
     stays, also one that is queued, and so does one that waits for a human, unless --interrupted is
-    given. The command asks for confirmation; in a script, pass --yes. With --policy, the rules of a
-    file decide.
+    given. A damaged thread stays for `graphkit repair`. The command asks for confirmation; in a
+    script, pass --yes. With --policy, the rules of a file decide.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
@@ -120,7 +133,7 @@ def prune(
         only = find_only(saver, thread, released=True)
         return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
-        raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
+        raise UsageError("say what to prune: --keep-last, --older-than or both; or --idle; or --policy")
     criteria: RetentionOptions = {
         "keep_last": keep_last,
         "older_than": context.time_ago(older_than),
@@ -130,7 +143,7 @@ def prune(
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
-    failed = _collect_failures(saver, "prune", threads)
+    failed = _collect_failures(saver, "prune")
     for thread_id in context.track("pruning", threads):
         with failed.catch(thread_id):
             try:
@@ -147,18 +160,18 @@ def prune(
     )
 
 
-def _collect_failures(saver: BaseCheckpointSaver, operation: str, threads: Sequence[str]) -> FailedThreads:
+def _collect_failures(saver: BaseCheckpointSaver, operation: str) -> FailedThreads:
     """Return what catches the errors of single threads, so that the command goes on with the others."""
     # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
     fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
-    return FailedThreads(operation, total=len(threads), fatal=fatal)
+    return FailedThreads(operation, fatal=fatal)
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
     """Apply the policy of a file; the exit code is 1 if a thread failed."""
     # What is over its limit is printed below, in a dry run, too.
     policy = replace(RetentionPolicy.from_file(file), on_limit=lambda *_: None)
-    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run)
+    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run, describe=describe_error)
     for thread_id, error in report.failed.items():
         context.warn(f"{escape(thread_id)}: {error}")
     for thread_id in report.busy:
@@ -185,39 +198,46 @@ def _prune_idle(
     dry_run: bool,
 ) -> Message:
     """Delete the threads that no process has written to for as long as `age`, after a confirmation."""
+    # The same moment before and after the question: the user confirms these threads, however long the answer takes.
     idle_since = context.now() - parse_age(age)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
-    found = saver.threads(released=True) if only is None else [only]
-    threads = [thread_id for thread_id in sorted(found) if thread_id == only or not is_schedule(thread_id)]
-    failed = _collect_failures(saver, "delete", threads)
-    # The run of a queued or sleeping thread is still to go on, perhaps at a later time.
-    kept = {"queued", "sleeping"} if interrupted else {"queued", "sleeping", "interrupted"}
-    sizes: dict[str, int] = {}
-    waiting: list[str] = []
-    for thread_id in threads:
-        # The same moment before and after the question: the user confirms these threads, however long the answer takes.
-        with failed.catch(thread_id):
-            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                continue
-            status = _find_status(saver, thread_id)
-            if status not in kept:
-                sizes[thread_id] = saver.size(thread_id)
-            if status == "interrupted":
-                waiting.append(thread_id)
-    chosen = [*sizes]
-    size = sum(sizes.values())
-    data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
-    idle = f"idle for {age}{_count_waiting(len(waiting), interrupted=interrupted)}"
+    failed = _collect_failures(saver, "delete")
+    idle = _list_idle(saver, only, idle_since, failed)
+    waiting = [row["thread"] for row in idle if row["status"] == "interrupted"]
+    damaged = [row["thread"] for row in idle if row["status"] == "damaged"]
+    # The run of a queued or sleeping thread is still to go on, perhaps at a later time; of a damaged thread, `repair`
+    # may save most.
+    kept = {"queued", "sleeping", "damaged"}
+    if not interrupted:
+        kept.add("interrupted")
+    rows = [row for row in idle if row["status"] not in kept]
+    if damaged:
+        advice = (
+            "`graphkit repair` saves what can be read" if isinstance(saver, SupportsRepair) else ADVICE_FOR_DATABASES
+        )
+        names = name_threads(damaged)
+        context.warn(f"graphkit: kept because of damage: {names}; {advice}; `graphkit delete` removes a thread")
+    chosen = [row["thread"] for row in rows]
+    size = sum(row["size"] for row in rows)
+    data: Row = {
+        "deleted": chosen,
+        "waiting": waiting,
+        "damaged": damaged,
+        "threads": rows,
+        "size": size,
+        "dry_run": dry_run,
+    }
+    left = 0 if interrupted else len(waiting)
     if dry_run or not chosen:
         failed.raise_if_any()
     if not chosen:
-        return Message(f"no thread is {idle}", data)
-    what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
+        which = "no other thread" if damaged else "no thread"
+        return Message(f"{which} is {_describe_idle(age, rows, left)}", data)
+    what = f"{pluralize(len(chosen), 'thread')} {_describe_idle(age, rows, left)}, {format_bytes(size)}"
     if dry_run:
-        names = [f"    {escape(thread_id)}" for thread_id in chosen]
-        return Message("\n".join([f"would delete {what}", *names]), data)
+        return Message(f"would delete {what}", data, table=Table(_IDLE_COLUMNS, rows, empty=""))
     data["deleted"] = []
     if not yes and not confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
@@ -227,31 +247,52 @@ def _prune_idle(
         with failed.catch(thread_id):
             data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
     failed.raise_if_any()
-    deleted = len(data["deleted"])
-    text = f"deleted {pluralize(deleted, 'thread')} {idle}"
-    if deleted < len(chosen):
-        text += f"; {pluralize(len(chosen) - deleted, 'thread')} stayed: in use again"
+    deleted = set(data["deleted"])
+    gone = [row for row in rows if row["thread"] in deleted]
+    text = f"deleted {pluralize(len(gone), 'thread')} {_describe_idle(age, gone, left)}"
+    if len(gone) < len(chosen):
+        text += f"; {pluralize(len(chosen) - len(gone), 'thread')} stayed: in use again"
     return Message(text, data)
 
 
-def _count_waiting(count: int, *, interrupted: bool) -> str:
-    """Return how many of the idle threads wait for a human, in brackets."""
-    if not count:
-        return ""
-    verb = "waits" if count == 1 else "wait"
-    if interrupted:
-        return f" ({count} of them {verb} for a human)"
-    return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
+def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
+    """Return the threads that no process has written to since, and that have no run, as plain data."""
+    assert isinstance(saver, SupportsDeleteIdle)
+    assert isinstance(saver, BaseCheckpointSaver)
+    found = saver.threads(released=True) if only is None else [only]
+    rows: list[Row] = []
+    for thread_id in sorted(found):
+        if thread_id != only and is_schedule(thread_id):
+            continue
+        with failed.catch(thread_id):
+            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                continue
+            if saver.is_run_locked(RunnableConfig(thread_id)):  # its node takes long; `delete_idle` would skip it
+                continue
+            status = _find_status(saver, thread_id)
+            rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
+    return rows
 
 
-def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
-    """Return the status of a thread; None if it is damaged or erased."""
+def _describe_idle(age: str, rows: Sequence[Row], left: int) -> str:
+    """Say for how long threads are idle, and in brackets their statuses, and how many others wait for a human."""
+    notes: list[str] = []
+    if rows:
+        counts = Counter(row["status"] for row in rows)
+        notes.append(", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    if left:
+        notes.append(f"{left} more {'waits' if left == 1 else 'wait'} for a human; --interrupted deletes those, too")
+    return f"idle for {age} ({'; '.join(notes)})" if notes else f"idle for {age}"
+
+
+def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str:
+    """Return the status of a thread; "released" if it only has versions."""
     try:
-        return status_of(saver, thread_id)
-    except CheckpointerError as error:
-        if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
-            raise
-        return None
+        return status_of(saver, thread_id) or "released"
+    except CheckpointErasedError:
+        return "erased"
+    except (CheckpointCorruptionError, CheckpointFormatError):
+        return "damaged"
 
 
 def delete(context: CliContext, directory: Directory, thread: Thread, yes: _Yes, dry_run: DryRun) -> Message:

@@ -210,7 +210,8 @@ def _follow(
     elif last is not None and not last.is_end:
         status = status_of(require_saver(graph), config.thread)
         data: dict[str, Any] = {"thread": config.thread, "status": status}
-        yield Message(f"{escape(config.thread)} is {status}: its time has not come", data)
+        hint = format_command(context, "worker", directory, "--app", app)
+        yield Message(f"{escape(config.thread)} is {status}: its time has not come", data, hint=hint)
     else:
         state = None if last is None else dict(last.state)
         data = {"thread": config.thread, "status": "finished", "state": state}
@@ -254,7 +255,9 @@ def _stop_view(
 
     answer = ("answer", directory, thread_id)
     waiting = [interrupt.when for interrupt in last.interrupts if interrupt.due is None]
-    if "inside" not in waiting:
+    if not waiting:  # until its time comes, a resume would stop again
+        hint = format_command(context, "worker", directory, "--app", app)
+    elif "inside" not in waiting:
         hint = format_command(context, *resume)
     elif not directory:  # `answer` has no --app, whose graph has the saver
         hint = format_command(context, *resume, "--value", "...")

@@ -21,7 +21,6 @@ from graphkit.agents.configuration import (
     parse_checkpointer,
 )
 from graphkit.agents.models import make_model
-from graphkit.agents.settings import Path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -243,15 +242,12 @@ class _Assembly:
         mcp_tools: their tools.
     """
 
-    def __init__(
-        self, config: AgentConfig, resources: list[Any], path: Path = (), *, opens_stores: bool = True
-    ) -> None:
+    def __init__(self, config: AgentConfig, resources: list[Any], *, opens_stores: bool = True) -> None:
         """Begin to build.
 
         Args:
             config: the configuration.
             resources: receives what is opened.
-            path: where the configuration stands in its file, if it has one.
             opens_stores: False: the agent is built without savers.
 
         Raises:
@@ -264,7 +260,6 @@ class _Assembly:
             config.checkpointer.check()
         self.config = config
         self.resources = resources
-        self._path = path
         self._opens_stores = opens_stores
         self.mcp_servers: Any = None
         self.mcp_tools: list[Tool] = []
@@ -273,10 +268,9 @@ class _Assembly:
         for index, step in enumerate(config.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 nested = step.agent
-                place = (*path, "steps", index, "agent") if nested.file is config.file else ()
                 if step.checkpointer is not None:
                     nested = nested.model_copy(update={"checkpointer": step.checkpointer})
-                self._nested[index] = _Assembly(nested, resources, place, opens_stores=opens_stores)
+                self._nested[index] = _Assembly(nested, resources, opens_stores=opens_stores)
         if config.mcp_servers:
             from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
 
@@ -321,7 +315,7 @@ class _Assembly:
                 if isinstance(error, AgentConfigurationError) and error.file is not None:
                     raise  # of an agent in it, at its place in the file
                 if config.file is not None:
-                    raise config.file.make_error(str(error), (*self._path, "steps", index)) from error
+                    raise config.make_error(str(error), "steps", index) from error
                 if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
                     raise  # of the class that the agent in it raises when it is built alone
                 raise AgentConfigurationError(f"Invalid step {index}: {error}") from error

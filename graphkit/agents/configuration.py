@@ -47,6 +47,7 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
+    format_path,
     make_policy,
     name_object,
     parse_address,
@@ -866,6 +867,8 @@ class AgentConfig(Settings):
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 
     _file: YamlFile | None = PrivateAttr(None)
+    _path: Path = PrivateAttr(())
+    """Where in the file it stands."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AgentConfig) and dict(self) == dict(other)
@@ -874,17 +877,30 @@ class AgentConfig(Settings):
 
     @model_validator(mode="after")
     def _check_in_file(self) -> Self:
-        loading = LOADING.get()
-        if loading is not None:
-            if not self.steps:
-                raise KeyProblemError("is missing: an agent needs at least one step", "steps")
-            self._file = self._file or loading.file  # an agent in it may have a file of its own
+        if LOADING.get() is not None and not self.steps:
+            raise KeyProblemError("is missing: an agent needs at least one step", "steps")
         return self
 
     @property
     def file(self) -> YamlFile | None:
         """The file that the configuration was loaded from."""
         return self._file
+
+    def set_place(self, file: YamlFile, path: Path = ()) -> None:
+        """Note where in a file this and the agents in it stand; an agent that has a file of its own keeps its place."""
+        if self._file is not None:
+            return
+        self._file = file
+        self._path = path
+        for index, step in enumerate(self.steps):
+            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+                step.agent.set_place(file, (*path, "steps", index, "agent"))
+
+    def make_error(self, reason: str, *path: str | int) -> AgentConfigurationError:
+        """Return an error about a key of this agent, with its place in the file if there is one."""
+        if self._file is None:
+            return AgentConfigurationError(reason, key=format_path(path))
+        return self._file.make_error(reason, (*self._path, *path))
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.

@@ -154,6 +154,7 @@ class _Loader:
         finally:
             LOADING.reset(token)
             self._outer.pop()
+        config.set_place(file)
         self.loaded.append((config, file))
         return config
 
@@ -181,7 +182,7 @@ def _placed_errors(config: AgentConfig) -> Iterator[None]:
         if config.file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
             raise
         key = "checkpointer" if isinstance(error, CheckpointerConfigurationError) else "steps"
-        raise config.file.make_error(str(error), (key,)) from error
+        raise config.make_error(str(error), key) from error
 
 
 def _find_value(config: AgentConfig, path: Iterable[Any]) -> Any:

@@ -528,6 +528,8 @@ def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
             load_agent(file)
         assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, "steps[0].prompt_template")
     write(f"{AGENT}    agent:\n      steps: [{TWINS}]\n", "inner.yaml")
-    with pytest.raises(AgentConfigurationError, match="two tools named") as caught:
-        load_agent(outer)
-    assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, "steps[0].agent.steps[0]")
+    alone = load_agent_config(outer).steps[0].agent.steps[0].agent.steps[0].agent
+    for build in (lambda: load_agent(outer), AgentBuilderDirector(alone).build):
+        with pytest.raises(AgentConfigurationError, match="two tools named") as caught:
+            build()
+        assert (caught.value.file, caught.value.line, caught.value.key) == (str(inner), 4, "steps[0].agent.steps[0]")

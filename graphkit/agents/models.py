@@ -590,7 +590,8 @@ class OpenAIModel:
         return parameters
 
     def _take(self, reply: Message, attempts: _Attempts) -> Message:
-        """Return a reply; learn from it whether the server knows the option for the usage."""
+        """Return a reply that has all the text that was shown; learn whether the server knows the usage option."""
+        attempts.check_end()
         if attempts.is_usage_refused:
             self._asks_for_usage = False
         return reply
@@ -621,7 +622,7 @@ class _Attempts:
         self._position = 0
         """How much of it the current attempt has repeated."""
         self._own_error: Exception | None = None
-        """What `hand_over` has raised, which is no error of the client."""
+        """What `hand_over` or `check_end` has raised, which is no error of the client."""
         self._failure: Failure
         """Why the last attempt failed."""
 
@@ -629,7 +630,7 @@ class _Attempts:
         """Start an attempt."""
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        """End an attempt. Swallow its error, unless it is one of `hand_over`."""
+        """End an attempt. Swallow its error, unless it is one of ours or of the caller's."""
         # `prepare_next` raises what follows from the error. An error that is raised here would have that of the client
         # as its context, and a traceback would show the request with its headers.
         if not isinstance(error, Exception) or error is self._own_error:
@@ -649,13 +650,7 @@ class _Attempts:
         end = self._position + len(text)
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
-            shown = len(self._handed_over)
-            reason = (
-                f"the stream broke after {shown} characters had been shown, and the answer to the next "
-                "attempt differs from them; resume to ask again"
-            )
-            self._own_error = ModelError(self._settings.name, reason, attempts=self._number)
-            raise self._own_error
+            raise self._make_difference()
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
@@ -665,6 +660,25 @@ class _Attempts:
             except Exception as error:
                 self._own_error = error
                 raise
+
+    def check_end(self) -> None:
+        """Check that an answer that is complete has not ended within the text that `on_text` has got.
+
+        Raises:
+            ModelError: it has.
+        """
+        if self._position < len(self._handed_over):
+            raise self._make_difference()
+
+    def _make_difference(self) -> ModelError:
+        shown = len(self._handed_over)
+        reason = (
+            f"the stream broke after {shown} characters had been shown, and the answer to the next "
+            "attempt differs from them; resume to ask again"
+        )
+        error = ModelError(self._settings.name, reason, attempts=self._number)
+        self._own_error = error
+        return error
 
     def prepare_next(self) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.

@@ -219,9 +219,10 @@ def test_a_stream_that_broke_goes_on_without_giving_text_twice(connect, ask, eve
 
 
 @both
-def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask):
+@pytest.mark.parametrize("answer", ["Hello! How are you?", "Hello", ""])
+def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask, answer):
     pieces = []
-    replies = [text("Hello there, friend", break_after=3), text("Hello! How are you?"), text("Hello there, friend")]
+    replies = [text("Hello there, friend", break_after=3), text(answer), text("Hello there, friend")]
     with chat_server.start(replies) as server, pytest.raises(ModelError) as caught:
         ask(connect(server), pieces.append)
     assert "".join(pieces) == "Hello th"

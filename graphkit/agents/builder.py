@@ -21,6 +21,7 @@ from graphkit.agents.configuration import (
     parse_checkpointer,
 )
 from graphkit.agents.models import make_model
+from graphkit.agents.settings import format_path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -305,7 +306,8 @@ class _Assembly:
             tool_names = ", ".join(tools)
             raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
 
-        graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
+        state_type = _require_object(config.state_type, "state_type")
+        graph = StateGraph(parse_state_type(state_type, with_messages=self._has_chat))
         names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
         graph.add_edge(START, names[0])
         for index, (name, target) in enumerate(pairwise([*names, END])):
@@ -367,12 +369,11 @@ class _Assembly:
             return nested.compile()
         if isinstance(settings, AgentStepSettings):
             return self._open_graph(name, settings)
-        if not callable(settings.function):
-            raise TypeError(f"step {name!r} needs a function, not {settings.function!r}")
-        return settings.function
+        return _require_object(settings.function, "function")
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""
+        _require_object(settings.file, "file")
         given: Any = settings.agent
         graph = given.graph if isinstance(given, Agent) else given
         if not isinstance(graph, CompiledGraph | StateGraph):
@@ -389,4 +390,24 @@ class _Assembly:
 
 def _make_tools(entries: Iterable[Any]) -> list[Any]:
     """Return the tools and functions that entries of a configuration describe."""
-    return [entry.make_tool() if isinstance(entry, ToolSettings) else entry for entry in entries]
+    made: list[Any] = []
+    for index, entry in enumerate(entries):
+        is_settings = isinstance(entry, ToolSettings)
+        _require_object(entry.function if is_settings else entry, "tools", index)
+        made.append(entry.make_tool() if is_settings else entry)
+    return made
+
+
+def _require_object(value: Any, *path: str | int) -> Any:
+    """Return what a configuration has where a file has a name.
+
+    Raises:
+        AgentConfigurationError: it is the name, as `from_dict` read it. The message has its key.
+    """
+    if isinstance(value, str):
+        reason = (
+            f"is still the name {value!r}: from_dict imports nothing. Put the object in its place, or let "
+            "load_agent read it from a file"
+        )
+        raise AgentConfigurationError(reason, key=format_path(path))
+    return value

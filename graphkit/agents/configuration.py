@@ -337,29 +337,18 @@ class CheckpointerConfig(Settings):
         """Check `config` while a file is loaded: an error names the line of the wrong option."""
         if LOADING.get() is None:
             return self
-        error = _find_error(self)
-        if error is None:
-            return self
-        option = self._find_wrong_option(error)
-        if option is None:
-            raise error
-        raise KeyProblemError(str(error).removeprefix(f"{option} "), "config", option) from error
-
-    def _find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
-        """Return the key of `config` that `check` refused with an error; None if a key is missing.
-
-        An error of a saver, which any package may define, does not say which option it is about. Without the
-        wrong option there is no error. If there is another one then, several are wrong.
-        """
-        changing = None
-        for name in self.config or {}:
-            others = {other: value for other, value in (self.config or {}).items() if other != name}
-            other_error = _find_error(self.model_copy(update={"config": others}))
-            if other_error is None:
-                return name
-            if str(other_error) != str(error):
-                changing = name
-        return changing
+        try:
+            with _outside_of_file():
+                self.check()
+        except MissingDependencyError:
+            pass  # a file can be read where the package of its saver is missing; `build` needs it
+        except CheckpointerConfigurationError as error:
+            # As `check_saver_options` promises: a message about an option that is given begins with its name.
+            option, _, reason = str(error).partition(" ")
+            if option not in (self.config or {}):
+                raise
+            raise KeyProblemError(reason, "config", option) from error
+        return self
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
         """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
@@ -367,25 +356,13 @@ class CheckpointerConfig(Settings):
         for name, value in (self.config or {}).items():
             options[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
         if "name" in options:
-            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
+            raise CheckpointerConfigurationError(f"name is not an option of the checkpointer type {self.type!r}")
         try:
             return call(self.type, **options)
         except CheckpointerConfigurationError:
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
-
-
-def _find_error(checkpointer: CheckpointerConfig) -> CheckpointerConfigurationError | None:
-    """Return what is wrong in `config`. A file can be read where the package of its saver is missing."""
-    try:
-        with _outside_of_file():
-            checkpointer.check()
-    except CheckpointerConfigurationError as error:
-        return error
-    except MissingDependencyError:
-        pass  # `build` needs it
-    return None
 
 
 @final

@@ -244,6 +244,7 @@ def test_the_value_of_a_variable_is_not_written_and_an_escaped_one_is_as_in_the_
         ("file", "fsync", "sometimes", "base_directory: missing/runs"),
         ("postgres", "lease", "-1", "connection_string: host=db"),
         ("sqlite", "compresion", "zlib", "db_file: missing/runs.db"),
+        ("file", "fsync", "-1\n    lock_timeout: soon\n    base_directory: missing/runs", "compression: null"),
     ],
 )
 def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, option, value, required, write, tmp_path):

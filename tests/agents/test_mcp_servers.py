@@ -172,7 +172,7 @@ def test_tools_outlive_loops_and_connections(plain):
     for process in (before, after):
         with pytest.raises(ProcessLookupError):
             os.kill(int(process), 0)
-    assert all(loop.is_closed() for loop in servers._servers[0]._loops)
+    assert len(servers._servers[0]._loops) == 1  # the next connection lets go of loops that were closed
 
 
 def test_a_connection_that_opens_during_a_close_is_closed_by_the_next_one(plain):

@@ -767,16 +767,21 @@ def _adopt_graphs(
         CheckpointerConfigurationError: there is no graph, one is none, or the saver is none; or the graphs have
             different clocks, and the worker was given none.
     """
-    given: dict[Any, Any] = {}
+    given: Mapping[Any, Any] = {}
     if isinstance(graphs, CompiledGraph):
         given = {graphs.compile_config.graph_id: graphs}
     elif isinstance(graphs, Mapping):
-        given = dict(graphs)
+        given = graphs
     are_graphs = all(isinstance(graph, CompiledGraph) for graph in given.values())
     if not given or not are_graphs or not isinstance(saver, BaseCheckpointSaver):
-        raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
-    own = {"checkpoint_saver": saver, "clock": _common_clock(given.values()) if clock is None else clock}
-    return {name: CompiledGraph(graph.topology, graph.compile_config.replace(**own)) for name, graph in given.items()}
+        raise CheckpointerConfigurationError("a worker needs a saver and a compiled graph: Worker(saver, graph)")
+    if clock is None:
+        clock = _common_clock(given.values())
+    adopted: dict[str | None, CompiledGraph] = {}
+    for graph_id, graph in given.items():
+        options = graph.compile_config.replace(checkpoint_saver=saver, clock=clock)
+        adopted[graph_id] = CompiledGraph(graph.topology, options)
+    return adopted
 
 
 def _common_clock(graphs: Iterable[CompiledGraph]) -> Callable[[], datetime] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Self, final
 
@@ -203,7 +204,8 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config, [])
         try:
             for part in assembly.find_parts():
-                part.mcp_tools = part.mcp_servers.tools()
+                with part.placed_errors():
+                    part.mcp_tools = part.mcp_servers.tools()
             return assembly.finish()
         except BaseException:
             close_all(assembly.resources)
@@ -214,7 +216,8 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config, [])
         try:
             for part in assembly.find_parts():
-                part.mcp_tools = await part.mcp_servers.atools()
+                with part.placed_errors():
+                    part.mcp_tools = await part.mcp_servers.atools()
             return assembly.finish()
         except BaseException:
             await aclose_all(assembly.resources)
@@ -285,6 +288,16 @@ class _Assembly:
         if self.mcp_servers is not None:
             yield self
 
+    @contextmanager
+    def placed_errors(self) -> Iterator[None]:
+        """Let errors in the settings of the MCP servers name the file and the key, if there is a file."""
+        try:
+            yield
+        except AgentConfigurationError as error:
+            if self.config.file is None:
+                raise
+            raise self.config.make_error(str(error), "mcp_servers") from error
+
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
         thread_id = self.config.thread_id or "uuid"
@@ -302,9 +315,9 @@ class _Assembly:
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
-        if tools and not self._has_chat:
-            tool_names = ", ".join(tools)
-            raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
+        if (tools or config.mcp_servers) and not self._has_chat:
+            owned = ", ".join(tools) or f"those of the MCP servers {', '.join(config.mcp_servers)}"
+            raise ValueError(f"the agent has tools ({owned}) and no chat step that could call them")
 
         state_type = _require_object(config.state_type, "state_type")
         graph = StateGraph(parse_state_type(state_type, with_messages=self._has_chat))

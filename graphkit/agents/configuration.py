@@ -419,6 +419,12 @@ def _flag_or_names(value: Any) -> str:
     return "<flag>" if isinstance(value, bool) else "<names>"
 
 
+def _check_approval(value: Any) -> Any:
+    if not isinstance(value, bool | list | tuple):
+        raise ValueError(f"must be true, false or a list of the names of tools, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
+    return value
+
+
 def _check_url(url: str) -> str:
     parts = parse_address(url, example="http://localhost:8000/mcp")
     if "@" in parts.netloc:
@@ -427,7 +433,11 @@ def _check_url(url: str) -> str:
 
 
 _Texts = Annotated[list[str], BeforeValidator(as_list)]
-_Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
+_Approval = Annotated[
+    Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")],
+    Discriminator(_flag_or_names),
+    BeforeValidator(_check_approval),
+]
 
 
 class McpCallSettings(Settings):

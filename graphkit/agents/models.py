@@ -245,6 +245,8 @@ class StreamedCompletion:
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
         self._calls: list[_StreamedCall] = []
+        self._has_begun = False
+        """Whether a chunk had a choice: a page of HTML, say, has none."""
         self._finish_reason: str | None = None
         self._usage: Any = None
 
@@ -263,6 +265,7 @@ class StreamedCompletion:
         choice = _first_choice(chunk)
         if choice is None:  # the last chunk has the usage and no choice
             return ""
+        self._has_begun = True
         if isinstance(choice.get("finish_reason"), str):
             self._finish_reason = choice["finish_reason"]
         delta = choice.get("delta")
@@ -292,6 +295,8 @@ class StreamedCompletion:
         Raises:
             UnreadableAnswerError: the stream ended without the reason of its end, so a part is missing.
         """
+        if not self._has_begun:
+            raise UnreadableAnswerError(_explain_no_choice({}))
         if self._finish_reason is None:
             raise UnreadableAnswerError("the stream ended before the answer did")
         sent: dict[str, Any] = {}
@@ -339,6 +344,7 @@ def _text_of(piece: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+_NOT_FOUND: Final = 404
 _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
@@ -369,6 +375,8 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
         message = body.get("message")
         if message:
             reason = f"{reason}: {message}"
+        elif status == _NOT_FOUND:
+            reason = f"{reason} of {shown_url(str(client.base_url))}: check base_url"
         may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
         # This code means that the account has no credit left, which no waiting changes.
         is_out_of_credit = body.get("code") == "insufficient_quota"

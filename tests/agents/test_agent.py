@@ -494,6 +494,7 @@ def test_a_wrong_prompt_template_is_found_when_the_agent_is_built():
     for template, problem in (
         ("{", "is malformed: "),
         ("{}", r"has \{\}: name a key"),
+        ('{"city": 1}', r'has \{"city"\}: name a key'),
         ("{city!x}", r"has \{city!x\}: only !r, !s and !a"),
     ):
         with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):

@@ -189,7 +189,7 @@ def test_a_wrong_shape_names_the_key_when_it_is_made():
     for fields, words in (
         ({"type": "redis"}, "type: Unsupported checkpointer type: 'redis'; known are .*sqlite"),
         ({"type": None}, "type: must be a valid string"),
-        ({"config": "runs.db"}, "config: must be a valid dictionary"),
+        ({"config": "runs.db"}, "config: must be a mapping"),
         ({"enabled": "yes"}, "enabled: must be a valid boolean"),
         ({"db_file": "runs.db"}, "db_file: is unknown"),
     ):

@@ -169,6 +169,7 @@ def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     ("reply", "reason"),
     [
         (failure(400, "context too long"), "status 400: context too long"),
+        (Reply(status=404, body="gone"), "status 404 of http://127.0.0.1:"),
         (failure(429, "no credit", code="insufficient_quota"), "status 429: no credit"),
         (failure(429, "slow down", retry_after=3600), "status 429: slow down; the server asks to wait 3600 s"),
     ],
@@ -232,10 +233,18 @@ def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask
 
 @pytest.mark.sweep(1, of="ask", in_turn=True)
 @both
-@pytest.mark.parametrize("event", ["{broken", '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
-def test_a_bad_event_is_a_failure(connect, ask, event):
-    reply = Reply(body=f"data: {event}\n\n", headers={"content-type": "text/event-stream"})
-    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="after 3 attempts"):
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("data: {broken", "not valid JSON"),
+        ('data: {"error": {"message": "overloaded"}}', "overloaded"),
+        ('data: {"choices": 3}', "check that base_url"),
+        ("<html>", "check that base_url"),
+    ],
+)
+def test_a_bad_event_is_a_failure(connect, ask, body, reason):
+    reply = Reply(body=f"{body}\n\n", headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match=f"after 3 attempts: .*{reason}"):
         ask(connect(server), lambda text: None)
 
 

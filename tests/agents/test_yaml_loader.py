@@ -113,6 +113,7 @@ INNER = f"{AGENT}    agent: {{{STEPS.strip()}}}\n"
 TWINS = (
     f"{{type: llm, model: '{APP}:echo', tools: ['{APP}:find_order', {{function: '{APP}:search', name: find_order}}]}}"
 )
+MCP = "mcp_servers: {a: {command: c, env: {NOT_SET_ANYWHERE: }}}"
 SHIP = f"  - {{type: function, name: one, function: '{APP}:Shop.ship'}}\n"
 
 
@@ -133,6 +134,7 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (STEPS + "1: x\n", 2, "", "keys must be text"),
         (STEPS + "name: ${AGENT_NAME_MISSING}\n", 2, "name", "the environment variable AGENT_NAME_MISSING is not set"),
         (STEPS + "name: '${a b}'\n", 2, "name", "must name an environment variable"),
+        (STEPS + "name: '${HOME'\n", 2, "name", "no name and } after it"),
         (STEPS + "tools: &t [*t]\n", 2, "tools[0]", "contains itself: the anchors form a cycle"),
         (STEPS + "checkpointer: &c\n  <<: *c\n", 2, "checkpointer", "contains itself"),
         (STEPS + "checkpointer: {<<: 3}\n", 2, "checkpointer", "<< must be followed by a mapping"),
@@ -144,6 +146,13 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
         (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),
         (f"{INNER}    checkpointer: {{type: file}}\n", 4, "steps[0].checkpointer", "base_dir"),
         (f"{INNER[:-2]}, checkpointer: {{type: file}}}}\n", 3, "steps[0].agent.checkpointer", "base_dir"),
+        (f"{INNER[:-2]}, {MCP}}}\n", 3, "steps[0].agent.mcp_servers", "'a' needs the environment variable"),
+        (
+            STEPS + MCP.replace("env", "requires_approval"),
+            2,
+            "mcp_servers.a.requires_approval",
+            "true, false or a list",
+        ),
         (f"{AGENT}    file: inner.yaml\n    checkpointer: {{}}\n", 4, "steps[0].checkpointer", "is in its agent, too"),
         (f"{AGENT}    agent:\n      steps: [{TWINS}]\n", 4, "steps[0].agent.steps[0]", "two tools named 'find_order'"),
         (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
@@ -302,6 +311,10 @@ def test_a_server_needs_its_package_at_check_time(place, write, monkeypatch):
     agent = f"{{mcp_servers: {{a: {{command: c}}}}, {STEPS.strip()}}}"
     path = write(agent if place == "outer" else f"steps: [{{type: agent, agent: {agent}}}]")
     with pytest.raises(MissingDependencyError, match="mcp"):
+        check_agent_file(path)
+    monkeypatch.undo()
+    write(f"{MCP}\nsteps:\n{SHIP}", path)
+    with pytest.raises(AgentConfigurationError, match=r"of the MCP servers a\) and no chat step"):
         check_agent_file(path)
 
 

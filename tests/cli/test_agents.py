@@ -234,9 +234,9 @@ def test_at_a_terminal_there_are_prompts():
     assert (done.code, done.err) == (0, "> > \n")
 
 
-def test_an_error_after_a_part_of_an_answer_begins_a_line():
-    done = run("--thread", "bob", stdin="half\n")
-    assert_refused(done, ModelError.exit_code, "graphkit: the model m gave no usable answer")
+def test_an_error_after_a_part_of_an_answer_begins_a_line_and_names_the_conversation():
+    done = run(stdin="half\n")
+    assert_refused(done, ModelError.exit_code, "graphkit: the model m gave no usable answer", "continue with --thread ")
     assert done.out == "Half an\n"
 
 

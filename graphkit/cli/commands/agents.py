@@ -171,6 +171,10 @@ class _Conversation:
                 # A resume executes nothing more; a message starts a new count.
                 self._context.warn(f"graphkit: {error}")
                 last = None
+            except Exception:
+                if self._thread is not None:  # which the agent may have made
+                    self._context.warn(f"the turn has failed; continue with --thread {escape(self._thread)}")
+                raise
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
             waiting = [stop for stop in stops if stop.when != "before" and stop.due is None]
             given = ABSENT  # Ctrl-C has stopped the run before its next node

@@ -439,7 +439,7 @@ class _Drawing:
 
     def _add_bus(self, centres: Sequence[int], corners: str, middle: str) -> None:
         """Draw the line that joins the branches to the column in the middle."""
-        first, between, last = corners
+        first, between, last = list(corners)
         row = self._new_rows(1)
         start = centres[0]
         end = centres[-1]
@@ -453,7 +453,7 @@ class _Drawing:
 
 def _fill(corners: str, width: int) -> str:
     """Return a line of a box: a corner, the line, and a corner."""
-    left, middle, right = corners
+    left, middle, right = list(corners)
     return left + middle * (width - 2) + right
 
 

@@ -204,9 +204,10 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config, [])
         try:
             for part in assembly.find_parts():
-                with part.placed_errors():
+                with part.placed_errors("mcp_servers"):
                     part.mcp_tools = part.mcp_servers.tools()
-            return assembly.finish()
+            with assembly.placed_errors("steps"):
+                return assembly.finish()
         except BaseException:
             close_all(assembly.resources)
             raise
@@ -216,9 +217,10 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config, [])
         try:
             for part in assembly.find_parts():
-                with part.placed_errors():
+                with part.placed_errors("mcp_servers"):
                     part.mcp_tools = await part.mcp_servers.atools()
-            return assembly.finish()
+            with assembly.placed_errors("steps"):
+                return assembly.finish()
         except BaseException:
             await aclose_all(assembly.resources)
             raise
@@ -230,7 +232,9 @@ def check_agent(config: AgentConfig) -> None:
     Raises:
         ValueError, MissingDependencyError: as `AgentBuilderDirector.build`.
     """
-    _Assembly(config, [], opens_stores=False).compile()
+    assembly = _Assembly(config, [], opens_stores=False)
+    with assembly.placed_errors("steps"):
+        assembly.compile()
 
 
 @final
@@ -289,14 +293,16 @@ class _Assembly:
             yield self
 
     @contextmanager
-    def placed_errors(self) -> Iterator[None]:
-        """Let errors in the settings of the MCP servers name the file and the key, if there is a file."""
+    def placed_errors(self, key: str) -> Iterator[None]:
+        """Let errors without a place name the file of this agent, if it has one, and the key that they may be about."""
         try:
             yield
-        except AgentConfigurationError as error:
-            if self.config.file is None:
+        except (TypeError, ValueError) as error:
+            if self.config.file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
                 raise
-            raise self.config.make_error(str(error), "mcp_servers") from error
+            if isinstance(error, CheckpointerConfigurationError):
+                key = "checkpointer"
+            raise self.config.make_error(str(error), key) from error
 
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""

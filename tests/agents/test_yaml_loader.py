@@ -1,5 +1,6 @@
 """Agents from files of YAML."""
 
+import asyncio
 import json
 import traceback
 from typing import Annotated, TypedDict
@@ -160,12 +161,13 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(write, tmp_path):
     ):
         path = write("")
         path.write_text(text)
-        with pytest.raises(AgentConfigurationError, match=message) as caught:
-            load_agent(path)
-        if line is not None:
-            assert caught.value.line == line
-            assert caught.value.key == key
-            assert caught.value.file == str(path)
+        for load in (load_agent, lambda file: asyncio.run(AgentBuilderDirector(load_agent_config(file)).abuild())):
+            with pytest.raises(AgentConfigurationError, match=message) as caught:
+                load(path)
+            if line is not None:
+                assert caught.value.line == line
+                assert caught.value.key == key
+                assert caught.value.file == str(path)
         assert {*tmp_path.iterdir()} == {path, inner}
     AgentConfig.from_dict({"state_type": "nowhere:X"})  # names are imported only while a file is loaded
 

@@ -33,12 +33,11 @@ from graphkit.agents import (
     AgentFactory,
     DefaultState,
     builder,
-    load_agent,
     tool,
 )
 from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.agents import APP, AsyncScript, Script, call, calling, contents, transcript
+from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 from tests.support.graphs import make_chain
 
 
@@ -567,16 +566,6 @@ def test_a_wrong_limit_is_refused():
     for limit in (0, True, "3"):
         with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
             AgentBuilder().with_max_iterations(limit)
-
-
-@pytest.mark.parametrize("agent", ["agent: {max_iterations: 3, steps: [LLM]}", "file: inner.yaml"])
-def test_a_limit_that_would_have_no_effect_is_refused(agent, write):
-    step = f"{{type: llm, model: '{APP}:echo'}}"
-    write(f"max_iterations: 3\nsteps: [{step}]\n", "inner.yaml")
-    path = write(f"steps:\n  - {step}\n  - type: agent\n    {agent.replace('LLM', step)}\n")
-    with pytest.raises(AgentConfigurationError, match="set that of the outer agent") as caught:
-        load_agent(path)
-    assert (caught.value.line, caught.value.key) == (3, "steps[1]")
 
 
 # Threads do not interfere

@@ -83,9 +83,8 @@ def test_merge_keys_and_aliases_are_resolved(write):
 
 @pytest.mark.requirement("P44")
 def test_a_missing_file_is_an_error_of_its_own(tmp_path):
-    with pytest.raises(AgentFileNotFoundError, match=r"nowhere.yaml: there is no such file") as caught:
+    with pytest.raises(AgentFileNotFoundError, match=r"nowhere.yaml: there is no such file"):
         load_agent(tmp_path / "nowhere.yaml")
-    assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.requirement("P44")
@@ -177,7 +176,6 @@ def test_bad_input_names_file_line_and_key_of_all_problems_and_leaves_no_file(wr
                 assert caught.value.key == key
                 assert caught.value.file == str(path)
         assert {*tmp_path.iterdir()} == {path, inner}
-    AgentConfig.from_dict({"state_type": "nowhere:X"})  # names are imported only while a file is loaded
 
 
 @pytest.mark.parametrize(("first", "line"), [("[x]", "[{}]"), ("{k: x}", "{{<<: [{}]}}")], ids=["aliases", "merges"])

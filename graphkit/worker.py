@@ -437,6 +437,7 @@ class Worker:
         Other workers can resume those runs at once. Returns at once; `run` returns when the current
         nodes have ended. May be called from a signal handler.
         """
+        # Takes no lock: the thread in which the signal arrives may hold it.
         self._is_stopping = True
         for run in self._running.copy():
             run.control.request_pause()

@@ -298,11 +298,12 @@ class _Assembly:
         try:
             yield
         except (TypeError, ValueError) as error:
-            if self.config.file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
+            file = self.config.file
+            if file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
                 raise
             if isinstance(error, CheckpointerConfigurationError):
                 key = "checkpointer"
-            raise self.config.make_error(str(error), key) from error
+            raise file.make_error(str(error), (*self.config.path, key)) from error
 
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
@@ -336,7 +337,7 @@ class _Assembly:
                 if isinstance(error, AgentConfigurationError) and error.file is not None:
                     raise  # of an agent in it, at its place in the file
                 if config.file is not None:
-                    raise config.make_error(str(error), "steps", index) from error
+                    raise config.file.make_error(str(error), (*config.path, "steps", index)) from error
                 if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
                     raise  # of the class that the agent in it raises when it is built alone
                 raise AgentConfigurationError(f"Invalid step {index}: {error}") from error

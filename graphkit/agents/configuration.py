@@ -47,7 +47,6 @@ from graphkit.agents.settings import (
     as_list,
     check_key,
     check_reference,
-    format_path,
     make_policy,
     name_object,
     parse_address,
@@ -855,7 +854,6 @@ class AgentConfig(Settings):
 
     _file: YamlFile | None = PrivateAttr(None)
     _path: Path = PrivateAttr(())
-    """Where in the file it stands."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AgentConfig) and dict(self) == dict(other)
@@ -873,6 +871,11 @@ class AgentConfig(Settings):
         """The file that the configuration was loaded from."""
         return self._file
 
+    @property
+    def path(self) -> Path:
+        """Where in that file it stands."""
+        return self._path
+
     def set_place(self, file: YamlFile, path: Path = ()) -> None:
         """Note where in a file this and the agents in it stand; an agent that has a file of its own keeps its place."""
         if self._file is not None:
@@ -882,12 +885,6 @@ class AgentConfig(Settings):
         for index, step in enumerate(self.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 step.agent.set_place(file, (*path, "steps", index, "agent"))
-
-    def make_error(self, reason: str, *path: str | int) -> AgentConfigurationError:
-        """Return an error about a key of this agent, with its place in the file if there is one."""
-        if self._file is None:
-            return AgentConfigurationError(reason, key=format_path(path))
-        return self._file.make_error(reason, (*self._path, *path))
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.

@@ -490,7 +490,7 @@ class McpServerSettings(Settings):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("needs either command or url")
+            raise ValueError("needs either command or url, not both")
         kind = "url" if self.command is None else "command"
         misplaced = sorted(_KEYS_OF_OTHERS[kind] & self.model_fields_set)
         if misplaced:
@@ -784,7 +784,7 @@ class AgentStepSettings(Settings):
     @model_validator(mode="after")
     def _check_agent(self) -> Self:
         if (self.agent is None) == (self.file is None):
-            raise ValueError("needs either agent or file")
+            raise ValueError("needs either agent or file, not both")
         # Which of the two would count is not obvious, so neither does.
         inner = getattr(self.agent, "checkpointer", None)
         if self.checkpointer is not None and inner is not None:

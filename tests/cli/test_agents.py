@@ -172,14 +172,15 @@ def test_without_a_checkpointer_nothing_is_kept():
     assert_shows(done, 0, "You said 'Hello'.")
     assert "it forgets each message" in done.err
     assert run("--thread", "bob", stdin="Hello\n").code == 2
-    advice = "no answer can come later, because the agent has no checkpointer"
-    assert_shows(run(stdin="cancel it\n"), 0, "a call waits for approval: cancel_order", advice)
+    assert_shows(run(stdin="cancel it\n"), 0, "a call waits for approval: cancel_order", "no answer can come later")
 
 
 def test_a_wrong_thread_id_is_a_usage_error():
     for thread in ("", "a\nb", " "):
         done = run("--thread", thread, stdin="")
         assert_refused(done, 2, "--thread: a thread id")
+    Path("shop.yaml").write_text(agent_file() + "thread_id: {strategy: user_specific}\n")
+    assert_refused(run(stdin=""), 2, "give a --thread", "needs the option user_id")
 
 
 @pytest.mark.parametrize(

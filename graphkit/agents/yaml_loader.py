@@ -16,7 +16,7 @@ from graphkit.agents.builder import AgentBuilderDirector, check_agent
 from graphkit.agents.configuration import LOADING, AgentConfig, Loading
 from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems
 from graphkit.agents.state import DefaultState
-from graphkit.errors import AgentConfigurationError
+from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.agents")
 _OWN_STATE_TYPES: Final = (AgentState, DefaultState, MessagesState)
@@ -135,6 +135,8 @@ class _Loader:
             # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`,
             # so it is kept, and raised below as it is: it names the inner file and the line there.
             try:
+                if not inner.exists():
+                    raise AgentFileNotFoundError(f"there is no such file; {path} names it", file=str(inner))
                 return self.load(inner)
             except AgentConfigurationError as error:
                 self._failure = error

@@ -140,12 +140,7 @@ def test_bad_input_names_file_line_and_key_of_all_problems_and_leaves_no_file(wr
         (STEPS + "checkpointer: {<<: 3}\n", 2, "checkpointer", "<< must be followed by a mapping"),
         (STEPS + "name: !!python/object/apply:os.system ['touch ran']\n", 2, "name", "has the tag"),
         (STEPS + "name: !!int x\n", 2, "name", "cannot be read as int"),
-        (
-            "steps: [{type: agent, file: gone.yaml}]\n",
-            None,
-            "",
-            r"gone.yaml: there is no such file; .*agent.yaml names it",
-        ),
+        ("steps: [{type: agent, file: gone.yaml}]\n", None, "", r"gone.yaml: .*; .*agent.yaml names it"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
         # What only building finds
         (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),

@@ -147,51 +147,145 @@ class _Candidate:
 
 @final
 class _Agenda:
-    """The candidates of a worker by the time at which they are due. The lock of the worker guards it."""
+    """The threads that a worker looks at, by time. Any thread may call its methods.
 
-    def __init__(self) -> None:
+    It is only a hint, made of the changes that the worker watches: whether a thread can run, the worker decides when
+    it looks at it.
+    """
+
+    def __init__(self, now: Callable[[], datetime], longest_wait: float, concurrency: int) -> None:
+        """Begin without threads.
+
+        Args:
+            now: the clock of the worker.
+            longest_wait: seconds after which it has to be asked again while a thread waits for a time.
+            concurrency: how many threads may be taken at once.
+        """
+        self._now = now
+        self._longest_wait = longest_wait
+        self._concurrency = concurrency
+        self._lock = threading.Lock()
+        """Guards everything here, because the threads of runs change it, too. Never held while a store is read."""
         self._candidates: dict[str, _Candidate] = {}
         self._queue = _DueQueue[float]()
         """The candidates that are not taken."""
+        self._alarms = _DueQueue[datetime]()
+        """When to look at the threads that wait for a time, the earliest time of each, by the worker's clock and
+        not by `monotonic`: the time may be weeks away."""
         self.taken: set[str] = set()
         """The threads that the worker serves now. What happens to them is looked at when they are
         done."""
 
-    def get(self, thread: str) -> _Candidate | None:
-        """Return a candidate."""
-        return self._candidates.get(thread)
+    # What has happened to a thread
 
-    def put(self, thread: str, candidate: _Candidate) -> None:
+    def note_runnable(self, thread: str, *since: datetime | None) -> None:
+        """Look at a thread that can run since the last of some times; None is now."""
+        with self._lock:
+            due = max(map(self._measure_since, since))
+            candidate = self._candidates.get(thread) or _Candidate(due)
+            if not candidate.busy_count:
+                candidate.due = due
+            self._put(thread, candidate)
+
+    def note_answer(self, thread: str, at: datetime | None) -> None:
+        """Look at a thread that was answered, whatever became of it before."""
+        with self._lock:
+            known = self._candidates.get(thread)
+            was_alarmed = known is not None and known.was_alarmed
+            self._put(thread, _Candidate(self._measure_since(at), was_alarmed=was_alarmed))
+
+    def note_idle(self, thread: str) -> None:
+        """Look at a busy thread whose run is said to have ended: at once, and later if an earlier report was false."""
+        with self._lock:
+            busy = self._candidates.get(thread)
+            if busy is None or not busy.busy_count:
+                return
+            delay = 0.0
+            if busy.false_reports:
+                delay = _BUSY.delay_after(busy.false_reports)
+            busy.due = min(busy.due, monotonic() + delay)
+            busy.false_reports += 1
+            self._put(thread, busy)
+
+    def set_alarm(self, thread: str, time: datetime) -> None:
+        """Look at a thread at a time, or before."""
+        with self._lock:
+            self._alarms.set_earlier(thread, time)
+
+    def postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
+        """Look at a thread that was taken again when it is due, and do not resume a failed run before."""
+        candidate.due = due
+        candidate.retry_at = due
+        with self._lock:
+            self._put(thread, candidate)
+
+    def discard(self, thread: str) -> None:
+        """Remove a thread, but not its alarm."""
+        with self._lock:
+            self._candidates.pop(thread, None)
+            self._queue.discard(thread)
+
+    def discard_alarm(self, thread: str) -> None:
+        """Remove the alarm of a thread."""
+        with self._lock:
+            self._alarms.discard(thread)
+
+    # What to do next
+
+    def take(self) -> tuple[str, _Candidate] | None:
+        """Remove and return the thread that has been due for longest; None if none is due, or enough are taken."""
+        with self._lock:
+            if len(self.taken) == self._concurrency:
+                return None
+            now = self._now()
+            while (alarm := self._alarms.take(now)) is not None:
+                thread, time = alarm
+                due = self._measure_since(time)
+                candidate = self._candidates.get(thread) or _Candidate(due)
+                # The worker may have left the thread alone, at another checkpoint.
+                candidate.due = min(candidate.due, due)
+                candidate.was_alarmed = True
+                self._put(thread, candidate)
+            taken = self._queue.take(monotonic())
+            if taken is None:
+                return None
+            thread, _ = taken
+            self.taken.add(thread)
+            return thread, self._candidates.pop(thread)
+
+    def finish(self, thread: str) -> None:
+        """Note that the worker has served a thread that was taken."""
+        with self._lock:
+            self.taken.discard(thread)
+            candidate = self._candidates.get(thread)
+            if candidate is not None:
+                self._queue.set(thread, candidate.due)
+
+    def seconds_until_due(self) -> float:
+        """Return how many seconds remain until a thread can be taken."""
+        with self._lock:
+            if len(self.taken) == self._concurrency:
+                return _NEVER
+            seconds = _NEVER
+            due = self._queue.next_due()
+            if due is not None:
+                seconds = due - monotonic()
+            alarm = self._alarms.next_due()
+            if alarm is not None:
+                seconds = min(seconds, self._longest_wait, (alarm - self._now()).total_seconds())
+            return seconds
+
+    def _put(self, thread: str, candidate: _Candidate) -> None:
         """Add a candidate, or one whose time has changed."""
         self._candidates[thread] = candidate
         if thread not in self.taken:
             self._queue.set(thread, candidate.due)
 
-    def discard(self, thread: str) -> None:
-        """Remove a candidate, if there is one."""
-        self._candidates.pop(thread, None)
-        self._queue.discard(thread)
-
-    def take(self) -> tuple[str, _Candidate] | None:
-        """Remove and return the candidate that has been due for longest; None if none is due."""
-        due = self._queue.take(monotonic())
-        if due is None:
-            return None
-        thread, _ = due
-        self.taken.add(thread)
-        return thread, self._candidates.pop(thread)
-
-    def next_due(self) -> float:
-        """Return when the next candidate is due."""
-        due = self._queue.next_due()
-        return _NEVER if due is None else due
-
-    def finish(self, thread: str) -> None:
-        """Note that the worker has served a thread that was taken."""
-        self.taken.discard(thread)
-        candidate = self._candidates.get(thread)
-        if candidate is not None:
-            self._queue.set(thread, candidate.due)
+    def _measure_since(self, time: datetime | None) -> float:
+        """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
+        if time is None:
+            return monotonic()
+        return monotonic() - max(0.0, (self._now() - time).total_seconds())
 
 
 @final
@@ -267,21 +361,14 @@ class Worker:
         self._retry = retry or RetryPolicy(max_attempts=10, initial_delay=1.0, max_delay=300.0)
         self._on_output = on_output
         self._interval = interval
-        self._lock = threading.RLock()
-        """Guards the agenda, the alarms and the count, because the threads of runs change them, too. Never held
-        while a store is read."""
-        self._agenda = _Agenda()
-        self._alarms = _DueQueue[datetime]()
-        """When to look at the threads that wait for a time, the earliest time of each, by the worker's clock and
-        not by `monotonic`: the time may be weeks away. This is the index of due times. It is built from the
-        changes that the worker watches, and is only a hint: whether a thread can run, the worker decides
-        when it looks at it."""
-        self._longest_wait = _LONGEST_WAIT if own_clock is None else _OWN_CLOCK_WAIT
-        self._schedules = ScheduleAgenda(self.saver, self._now, self._longest_wait)
+        longest_wait = _LONGEST_WAIT if own_clock is None else _OWN_CLOCK_WAIT
+        self._agenda = _Agenda(self._now, longest_wait, concurrency)
+        self._schedules = ScheduleAgenda(self.saver, self._now, longest_wait)
         self._running: set[RunHistory] = set()
         """The runs that have not ended."""
         self._count = 0
         """How many times a run was begun or resumed."""
+        self._count_lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         """The threads of the runs."""
         self._foreign_graphs: set[str] = set()
@@ -320,7 +407,7 @@ class Worker:
             self._changes = stack.enter_context(self.saver.watch(latest=True, interval=self._interval))
             try:
                 while not self._is_stopping:
-                    taken = self._take_due_thread()
+                    taken = self._agenda.take()
                     if taken is not None:
                         self._start(*taken)
                     elif has_more:
@@ -350,6 +437,7 @@ class Worker:
         Other workers can resume those runs at once. Returns at once; `run` returns when the current
         nodes have ended. May be called from a signal handler.
         """
+        # Takes no lock: the thread in which the signal arrives may hold it.
         self._is_stopping = True
         for run in self._running.copy():
             run.control.request_pause()
@@ -405,44 +493,16 @@ class Worker:
     def _submit_scheduled(self) -> bool:
         """Submit the runs of schedules that are due, and take them; return whether there were any."""
         submitted = self._schedules.submit_due()
-        with self._lock:
-            for thread in submitted:
-                self._agenda.put(thread, _Candidate(monotonic()))
+        for thread in submitted:
+            self._agenda.note_runnable(thread, None)
         return bool(submitted)
 
-    def _take_due_thread(self) -> tuple[str, _Candidate] | None:
-        with self._lock:
-            if len(self._agenda.taken) == self._concurrency:
-                return None
-            now = self._now()
-            while (alarm := self._alarms.take(now)) is not None:
-                thread, time = alarm
-                due = self._measure_since(time)
-                candidate = self._agenda.get(thread) or _Candidate(due)
-                # The worker may have left the thread alone, at another checkpoint.
-                candidate.due = min(candidate.due, due)
-                candidate.was_alarmed = True
-                self._agenda.put(thread, candidate)
-            return self._agenda.take()
-
     def _seconds_until_due(self) -> float | None:
-        """Return how many seconds remain until a thread can be taken; None if an event comes first."""
-        seconds = self._schedules.seconds_until_due()
-        with self._lock:
-            if len(self._agenda.taken) < self._concurrency:
-                seconds = min(seconds, self._agenda.next_due() - monotonic())
-                alarm = self._alarms.next_due()
-                if alarm is not None:
-                    seconds = min(seconds, self._longest_wait, (alarm - self._now()).total_seconds())
+        """Return how many seconds remain until there is something to do; None if an event comes first."""
+        seconds = min(self._schedules.seconds_until_due(), self._agenda.seconds_until_due())
         if seconds == _NEVER:
             return None
         return max(0.0, seconds)
-
-    def _measure_since(self, time: datetime | None) -> float:
-        """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
-        if time is None:
-            return monotonic()
-        return monotonic() - max(0.0, (self._now() - time).total_seconds())
 
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.
@@ -453,8 +513,7 @@ class Worker:
             change = changes.get(timeout)
             if change is None:
                 return False
-            with self._lock:
-                self._handle_change(change)
+            self._handle_change(change)
             timeout = 0.0
         return True
 
@@ -462,54 +521,38 @@ class Worker:
         if self._schedules.note_change(change):
             return
         if change.kind == "answer":
-            known = self._agenda.get(change.thread_id)
-            was_alarmed = known is not None and known.was_alarmed
-            candidate = _Candidate(self._measure_since(change.at), was_alarmed=was_alarmed)
-            self._agenda.put(change.thread_id, candidate)
+            self._agenda.note_answer(change.thread_id, change.at)
         elif change.kind in {"timer", "interrupt"}:
             # When the timer is due, or the question expires or has to be reminded of.
             stop: Mapping[str, Any] = change.value if isinstance(change.value, Mapping) else {}
             times = [stop.get("due"), stop.get("deadline"), *stop.get("reminders", ())]
             time = min(filter(None, map(time_or_none, times)), default=None)
             if time is not None:
-                self._alarms.set_earlier(change.thread_id, time)
+                self._agenda.set_alarm(change.thread_id, time)
         elif change.kind == "idle":
-            # The run of a busy thread is said to have ended: look at it at once the first time, and later
-            # if an earlier report was false.
-            busy = self._agenda.get(change.thread_id)
-            if busy is not None and busy.busy_count:
-                delay = 0.0
-                if busy.false_reports:
-                    delay = _BUSY.delay_after(busy.false_reports)
-                busy.due = min(busy.due, monotonic() + delay)
-                busy.false_reports += 1
-                self._agenda.put(change.thread_id, busy)
+            self._agenda.note_idle(change.thread_id)
         elif not change.checkpoint_ns:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
 
     def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
         if info is None:
             self._agenda.discard(thread)
-            self._alarms.discard(thread)
+            self._agenda.discard_alarm(thread)
         elif info.status in _WAITING:
             # Its alarm may have made it a candidate before: the timer of a nested graph may be reported first.
             pass
         elif not self._is_served(info.status):
             self._agenda.discard(thread)
         elif self._find_graph(info) is not None:
-            due = self._measure_since(changed_at)
             submission = Submission.find(info.next_node_id, info.metadata)
-            if submission is not None and submission.at is not None:
-                if not submission.is_due(self._now()):
-                    # Not even a look: a store may have many of them.
-                    self._alarms.set_earlier(thread, submission.at)
-                    self._agenda.discard(thread)
-                    return
-                due = max(due, self._measure_since(submission.at))
-            candidate = self._agenda.get(thread) or _Candidate(due)
-            if not candidate.busy_count:
-                candidate.due = due
-            self._agenda.put(thread, candidate)
+            if submission is None or submission.at is None:
+                self._agenda.note_runnable(thread, changed_at)
+            elif submission.is_due(self._now()):
+                self._agenda.note_runnable(thread, changed_at, submission.at)
+            else:
+                # Not even a look: a store may have many of them.
+                self._agenda.set_alarm(thread, submission.at)
+                self._agenda.discard(thread)
 
     def _is_served(self, status: str) -> bool:
         return status in _RUNNABLE or (status == "failed" and self._resumes_failed)
@@ -551,10 +594,10 @@ class Worker:
             return None
         submission = Submission.find(latest.next_node_id, latest.metadata)
         if submission is not None and submission.at is not None and not submission.is_due(self._now()):
-            self._set_alarm(latest.thread_id, submission.at)
+            self._agenda.set_alarm(latest.thread_id, submission.at)
             return None
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
-            self._postpone(latest.thread_id, candidate, candidate.retry_at)
+            self._agenda.postpone(latest.thread_id, candidate, candidate.retry_at)
             return None
         is_runnable = self._is_served(latest.status)
         if latest.status in _WAITING:
@@ -562,7 +605,7 @@ class Worker:
             # What sleeps without a timer has died before the outer graph had noted that the timer was due.
             is_runnable = latest.status == "sleeping" if time is None else time <= self._now()
             if time is not None and not is_runnable:
-                self._set_alarm(config.thread, time)
+                self._agenda.set_alarm(config.thread, time)
         elif latest.status == "finished":
             # A run that stopped after its last node may have yet to act on an answer.
             writes = self.saver.get_writes(config.with_check_point_id(latest.id))
@@ -571,10 +614,6 @@ class Worker:
             clears_thread = options.release_thread or not options.preserve
             is_runnable = any(value or clears_thread for value in answers)
         return graph if is_runnable else None
-
-    def _set_alarm(self, thread: str, time: datetime) -> None:
-        with self._lock:
-            self._alarms.set_earlier(thread, time)
 
     def _find_latest(self, config: RunnableConfig) -> CheckpointInfo | None:
         return next(iter(self.saver.recent(config, limit=1)), None)
@@ -616,16 +655,9 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)
         finally:
-            with self._lock:
-                self._agenda.finish(thread)
+            self._agenda.finish(thread)
             if self._concurrency > 1 and self._changes is not None:
                 self._changes.wake()
-
-    def _postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
-        candidate.due = due
-        candidate.retry_at = due
-        with self._lock:
-            self._agenda.put(thread, candidate)
 
     def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: _Candidate) -> bool:
         """Take the run lock; if another process holds it, look at the thread again later."""
@@ -633,7 +665,7 @@ class Worker:
             lock.enter_context(self.saver.run_lock(config, 0))
         except ThreadBusyError:
             candidate.busy_count += 1
-            self._postpone(config.thread, candidate, monotonic() + _BUSY.delay_after(candidate.busy_count))
+            self._agenda.postpone(config.thread, candidate, monotonic() + _BUSY.delay_after(candidate.busy_count))
             return False
         candidate.busy_count = 0
         candidate.false_reports = 0
@@ -642,7 +674,7 @@ class Worker:
     def _resume(self, graph: CompiledGraph, config: RunnableConfig) -> None:
         """Begin or resume the run of a thread whose run lock is held."""
         _LOG.info("running thread %r", config.thread)
-        with self._lock:
+        with self._count_lock:
             self._count += 1
         # The run enters the lock that this worker holds, as a run inside a node of its holder does.
         own_lock = self.saver.run_lock_key(config)
@@ -673,7 +705,7 @@ class Worker:
             for stop in last.interrupts:
                 time = stop.due if stop.waiting is None else stop.waiting.deadline
                 if time is not None:
-                    self._set_alarm(config.thread, time)
+                    self._agenda.set_alarm(config.thread, time)
         _LOG.info("thread %r: %s", config.thread, last)
 
     def _remind(self, config: RunnableConfig, candidate: _Candidate) -> None:
@@ -699,7 +731,7 @@ class Worker:
                 due = sum(time <= now for time in times)
                 following = times[max(due, posted) :]
                 if following:
-                    self._set_alarm(config.thread, following[0])
+                    self._agenda.set_alarm(config.thread, following[0])
                 if due <= posted:
                     continue
                 outbox = Outbox(observers)
@@ -748,7 +780,7 @@ class Worker:
             delay = _NEVER
             if self._retry.retries(cause, candidate.failures):
                 delay = self._retry.delay_after(candidate.failures)
-            self._postpone(config.thread, candidate, monotonic() + delay)
+            self._agenda.postpone(config.thread, candidate, monotonic() + delay)
             outcome = f"the next attempt is in {delay:.3g} s"
             if delay == _NEVER:
                 outcome = "the worker leaves it until its thread changes"
@@ -767,16 +799,21 @@ def _adopt_graphs(
         CheckpointerConfigurationError: there is no graph, one is none, or the saver is none; or the graphs have
             different clocks, and the worker was given none.
     """
-    given: dict[Any, Any] = {}
+    given: Mapping[Any, Any] = {}
     if isinstance(graphs, CompiledGraph):
         given = {graphs.compile_config.graph_id: graphs}
     elif isinstance(graphs, Mapping):
-        given = dict(graphs)
+        given = graphs
     are_graphs = all(isinstance(graph, CompiledGraph) for graph in given.values())
     if not given or not are_graphs or not isinstance(saver, BaseCheckpointSaver):
-        raise CheckpointerConfigurationError("a worker needs a saver and a graph: Worker(saver, graph)")
-    own = {"checkpoint_saver": saver, "clock": _common_clock(given.values()) if clock is None else clock}
-    return {name: CompiledGraph(graph.topology, graph.compile_config.replace(**own)) for name, graph in given.items()}
+        raise CheckpointerConfigurationError("a worker needs a saver and a compiled graph: Worker(saver, graph)")
+    if clock is None:
+        clock = _common_clock(given.values())
+    adopted: dict[str | None, CompiledGraph] = {}
+    for graph_id, graph in given.items():
+        options = graph.compile_config.replace(checkpoint_saver=saver, clock=clock)
+        adopted[graph_id] = CompiledGraph(graph.topology, options)
+    return adopted
 
 
 def _common_clock(graphs: Iterable[CompiledGraph]) -> Callable[[], datetime] | None:

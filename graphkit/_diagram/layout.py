@@ -210,6 +210,11 @@ class DiagramModel:
         for source, target in dict.fromkeys(chosen):
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 
+    @property
+    def all_shapes(self) -> list[Shape]:
+        """The shapes, and those of the subgraphs."""
+        return [*self.shapes, *(shape for shape, _ in self.subgraphs)]
+
     def _make_shape(self, node_id: str, kind: ShapeKind, label: str | None = None) -> Shape:
         name = self._names.allocate(self._prefix + node_id)
         self._names_of[node_id] = name

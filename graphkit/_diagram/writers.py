@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Final, NamedTuple, final
 
 from graphkit._diagram.layout import PASSED_FILL, PASSED_LINE, Arrow, DiagramModel, Shape
@@ -17,8 +17,10 @@ from graphkit._records.config import END, START
 from graphkit._wording import count_cells
 
 
-def _iter_body(writer: MermaidWriter | PlantUmlWriter, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
-    """Yield the lines of the shapes, subgraphs and arrows of a graph.
+def _iter_body(
+    writer: MermaidWriter | PlantUmlWriter, model: DiagramModel, *, conditions: bool
+) -> Generator[str, None, list[Arrow]]:
+    """Yield the lines of the shapes, subgraphs and arrows of a graph; return the arrows that are shown, in this order.
 
     Args:
         writer: writes one of them in its syntax.
@@ -26,6 +28,7 @@ def _iter_body(writer: MermaidWriter | PlantUmlWriter, model: DiagramModel, *, c
         conditions: whether conditions have shapes of their own.
     """
     hidden = writer.indent + writer.comment
+    shown: list[Arrow] = []
     for shape in model.shapes:
         is_shown = conditions or shape.kind != "condition"
         yield (writer.indent if is_shown else hidden) + writer.write_shape(shape)
@@ -33,19 +36,17 @@ def _iter_body(writer: MermaidWriter | PlantUmlWriter, model: DiagramModel, *, c
     for shape, subgraph in model.subgraphs:
         opening, closing = writer.write_subgraph(shape)
         yield opening
-        yield from _iter_body(writer, subgraph, conditions=conditions)
+        shown += yield from _iter_body(writer, subgraph, conditions=conditions)
         yield closing
 
     for arrow in model.arrows:
-        is_shown = arrow.is_shown(conditions=conditions)
-        yield (writer.indent if is_shown else hidden) + writer.write_arrow(arrow)
-
-
-def _iter_arrows(model: DiagramModel) -> Iterator[Arrow]:
-    """Yield the arrows of a graph and its subgraphs, in the order of the text."""
-    for _, subgraph in model.subgraphs:
-        yield from _iter_arrows(subgraph)
-    yield from model.arrows
+        line = writer.write_arrow(arrow)
+        if arrow.is_shown(conditions=conditions):
+            shown.append(arrow)
+            yield writer.indent + line
+        else:
+            yield hidden + line
+    return shown
 
 
 _INNER_CLASSES: Final = {"start": "___START__", "stop": "___END__"}
@@ -78,19 +79,17 @@ class MermaidWriter:
             yield f"title: {title}"
             yield "---"
         yield "flowchart TD"
-        yield from _iter_body(self, model, conditions=conditions)
+        links = yield from _iter_body(self, model, conditions=conditions)
         yield ""
         for name in _INNER_CLASSES.values():
             yield f"\tclassDef {name} fill:black,stroke-width:1px,font-size:xx-small;"
 
         # The styles of the nodes and edges that the run passed. An edge has no name: `linkStyle` counts
-        # the arrows that the text shows, subgraphs included.
-        shapes = [*model.shapes, *(shape for shape, _ in model.subgraphs)]
-        names = ",".join(shape.name for shape in shapes if shape.is_passed)
+        # the arrows that the text shows, those of subgraphs included.
+        names = ",".join(shape.name for shape in model.all_shapes if shape.is_passed)
         if names:
             yield f"\tclassDef passed fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px;"
             yield f"\tclass {names} passed;"
-        links = [arrow for arrow in _iter_arrows(model) if arrow.is_shown(conditions=conditions)]
         numbers = ",".join(str(number) for number, arrow in enumerate(links) if arrow.steps)
         if numbers:
             yield f"\tlinkStyle {numbers} stroke:{PASSED_LINE},stroke-width:3px;"
@@ -211,17 +210,17 @@ def iter_text_lines(model: DiagramModel, title: str | None) -> Iterator[str]:
 class _Border(NamedTuple):
     """The characters of a box: its corners with the line between them, its side, and its way out."""
 
-    top: tuple[str, str, str]
+    top: str
     side: str
-    bottom: tuple[str, str, str]
+    bottom: str
     way_out: str
 
 
-_ROUND: Final = _Border(("╭", "─", "╮"), "│", ("╰", "─", "╯"), "┬")
-_PLAIN: Final = _Border(("┌", "─", "┐"), "│", ("└", "─", "┘"), "┬")
-_HEAVY: Final = _Border(("┏", "━", "┓"), "┃", ("┗", "━", "┛"), "┯")
-_SPLIT: Final = ("╭", "┬", "╮")
-_MERGE: Final = ("╰", "┴", "╯")
+_ROUND: Final = _Border(top="╭─╮", side="│", bottom="╰─╯", way_out="┬")
+_PLAIN: Final = _Border(top="┌─┐", side="│", bottom="└─┘", way_out="┬")
+_HEAVY: Final = _Border(top="┏━┓", side="┃", bottom="┗━┛", way_out="┯")
+_SPLIT: Final = "╭┬╮"
+_MERGE: Final = "╰┴╯"
 """Where a line meets the first branch, those between, and the last."""
 
 
@@ -235,15 +234,22 @@ class _Box:
 
     def __init__(self, shape: Shape) -> None:
         self.label = _escape(shape.label + _SUFFIXES.get(shape.kind, ""))
-        self.text = self.label
-        self.border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
         self.is_marked = shape.is_current or shape.is_passed
+        text = self.label
+        border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
         if shape.is_current:
-            self.text = f"▶ {self.label}"
-            self.border = _HEAVY
+            text = f"▶ {self.label}"
+            border = _HEAVY
         elif shape.is_passed:
-            self.text = f"✓ {self.label}"
-        self.width = count_cells(self.text) + 4
+            text = f"✓ {self.label}"
+        self.width = count_cells(text) + 4
+        self.lines = [
+            _fill(border.top, self.width),
+            f"{border.side} {text} {border.side}",
+            _fill(border.bottom, self.width),
+        ]
+        self.way_out = border.way_out
+        """Stands in the last line, where an arrow leaves the box."""
 
 
 class _Drawing:
@@ -252,22 +258,27 @@ class _Drawing:
     def __init__(self, model: DiagramModel) -> None:
         self.boxes: dict[str, _Box] = {}
         """By the name of the shape or the subgraph."""
-        for shape in [*model.shapes, *(shape for shape, _ in model.subgraphs)]:
-            if shape.kind != "condition":
+        self._arrows: dict[str, list[Arrow]] = {}
+        """The arrows between boxes, by source; one into the unknown for a condition that may return any node."""
+        self._incoming = Counter[str]()
+        """How many arrows lead to a box."""
+        self._rows: list[dict[int, str]] = []
+        """Column -> character."""
+        conditions: set[str] = set()
+        for shape in model.all_shapes:
+            if shape.kind == "condition":
+                conditions.add(shape.name)
+            else:
                 self.boxes[shape.name] = _Box(shape)
-        # The arrows between boxes; one into the unknown for a condition that may return any node.
-        self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
-        sources = {arrow.source for arrow in model.arrows}
-        unknown = {shape.name for shape in model.shapes if shape.kind == "condition"} - sources
+                self._arrows[shape.name] = []
+        unknown = conditions.difference(arrow.source for arrow in model.arrows)
         for arrow in model.arrows:
             if arrow.target in unknown or arrow.is_shown(conditions=False):
                 self._arrows[arrow.source].append(arrow)
-        self._incoming = Counter(arrow.target for arrows in self._arrows.values() for arrow in arrows)
+                self._incoming[arrow.target] += 1
         for shape in model.shapes:
             if shape.kind == "stop" and not self._incoming[shape.name]:  # a run that has not ended
                 del self.boxes[shape.name]
-        self._rows: list[dict[int, str]] = []
-        """Column -> character."""
 
     def draw(self) -> list[str]:
         # Each box after those that lead to it, except by an edge that goes back. Boxes that cannot be reached from
@@ -335,13 +346,11 @@ class _Drawing:
     def _add_box(self, name: str, centre: int, row: int) -> None:
         """Draw a box around a column, from a row downwards."""
         box = self.boxes[name]
-        border = box.border
         left = centre - box.width // 2
-        self._write(row, left, _fill(border.top, box.width))
-        self._write(row + 1, left, f"{border.side} {box.text} {border.side}")
-        self._write(row + 2, left, _fill(border.bottom, box.width))
+        for offset, line in enumerate(box.lines):
+            self._write(row + offset, left, line)
         if self._arrows[name]:
-            self._write(row + 2, centre, border.way_out)
+            self._write(row + _BOX_HEIGHT - 1, centre, box.way_out)
 
     def _add_arrows(self, name: str, following: Sequence[str]) -> None:
         """Draw the edge to the box that follows, and list the others."""
@@ -355,7 +364,8 @@ class _Drawing:
             if arrow.text:
                 label = f"{dash} {_escape(arrow.text)} {dash}"
             target = self.boxes[arrow.target].label if arrow.target in self.boxes else _ANYWHERE
-            self._write(self._new_rows(1), 0, f"{'╰' if is_last else '├'}{label}▶ {target}")
+            corner = "╰" if is_last else "├"
+            self._write(self._new_rows(1), 0, f"{corner}{label}▶ {target}")
         if direct is not None:
             self._add_line(direct)
             self._write(self._new_rows(1), 0, "▼")
@@ -427,9 +437,9 @@ class _Drawing:
         self._add_line(self._arrows[chains[0][-1]][0])
         self._write(self._new_rows(1), 0, "▼")
 
-    def _add_bus(self, centres: Sequence[int], corners: tuple[str, str, str], middle: str) -> None:
+    def _add_bus(self, centres: Sequence[int], corners: str, middle: str) -> None:
         """Draw the line that joins the branches to the column in the middle."""
-        first, between, last = corners
+        first, between, last = list(corners)
         row = self._new_rows(1)
         start = centres[0]
         end = centres[-1]
@@ -441,8 +451,9 @@ class _Drawing:
         self._write(row, end, last)
 
 
-def _fill(corners: tuple[str, str, str], width: int) -> str:
-    left, middle, right = corners
+def _fill(corners: str, width: int) -> str:
+    """Return a line of a box: a corner, the line, and a corner."""
+    left, middle, right = list(corners)
     return left + middle * (width - 2) + right
 
 

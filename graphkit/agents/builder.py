@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Self, final
 
@@ -21,7 +22,7 @@ from graphkit.agents.configuration import (
     parse_checkpointer,
 )
 from graphkit.agents.models import make_model
-from graphkit.agents.settings import Path
+from graphkit.agents.settings import format_path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -203,8 +204,10 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config, [])
         try:
             for part in assembly.find_parts():
-                part.mcp_tools = part.mcp_servers.tools()
-            return assembly.finish()
+                with part.placed_errors("mcp_servers"):
+                    part.mcp_tools = part.mcp_servers.tools()
+            with assembly.placed_errors("steps"):
+                return assembly.finish()
         except BaseException:
             close_all(assembly.resources)
             raise
@@ -214,8 +217,10 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config, [])
         try:
             for part in assembly.find_parts():
-                part.mcp_tools = await part.mcp_servers.atools()
-            return assembly.finish()
+                with part.placed_errors("mcp_servers"):
+                    part.mcp_tools = await part.mcp_servers.atools()
+            with assembly.placed_errors("steps"):
+                return assembly.finish()
         except BaseException:
             await aclose_all(assembly.resources)
             raise
@@ -227,7 +232,9 @@ def check_agent(config: AgentConfig) -> None:
     Raises:
         ValueError, MissingDependencyError: as `AgentBuilderDirector.build`.
     """
-    _Assembly(config, [], opens_stores=False).compile()
+    assembly = _Assembly(config, [], opens_stores=False)
+    with assembly.placed_errors("steps"):
+        assembly.compile()
 
 
 @final
@@ -243,15 +250,12 @@ class _Assembly:
         mcp_tools: their tools.
     """
 
-    def __init__(
-        self, config: AgentConfig, resources: list[Any], path: Path = (), *, opens_stores: bool = True
-    ) -> None:
+    def __init__(self, config: AgentConfig, resources: list[Any], *, opens_stores: bool = True) -> None:
         """Begin to build.
 
         Args:
             config: the configuration.
             resources: receives what is opened.
-            path: where the configuration stands in its file, if it has one.
             opens_stores: False: the agent is built without savers.
 
         Raises:
@@ -264,7 +268,6 @@ class _Assembly:
             config.checkpointer.check()
         self.config = config
         self.resources = resources
-        self._path = path
         self._opens_stores = opens_stores
         self.mcp_servers: Any = None
         self.mcp_tools: list[Tool] = []
@@ -273,10 +276,9 @@ class _Assembly:
         for index, step in enumerate(config.steps):
             if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
                 nested = step.agent
-                place = (*path, "steps", index, "agent") if nested.file is config.file else ()
                 if step.checkpointer is not None:
                     nested = nested.model_copy(update={"checkpointer": step.checkpointer})
-                self._nested[index] = _Assembly(nested, resources, place, opens_stores=opens_stores)
+                self._nested[index] = _Assembly(nested, resources, opens_stores=opens_stores)
         if config.mcp_servers:
             from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
 
@@ -289,6 +291,19 @@ class _Assembly:
             yield from nested.find_parts()
         if self.mcp_servers is not None:
             yield self
+
+    @contextmanager
+    def placed_errors(self, key: str) -> Iterator[None]:
+        """Let errors without a place name the file of this agent, if it has one, and the key that they may be about."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            file = self.config.file
+            if file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
+                raise
+            if isinstance(error, CheckpointerConfigurationError):
+                key = "checkpointer"
+            raise file.make_error(str(error), (*self.config.path, key)) from error
 
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
@@ -307,11 +322,12 @@ class _Assembly:
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
-        if tools and not self._has_chat:
-            tool_names = ", ".join(tools)
-            raise ValueError(f"the agent has tools ({tool_names}) and no chat step that could call them")
+        if (tools or config.mcp_servers) and not self._has_chat:
+            owned = ", ".join(tools) or f"those of the MCP servers {', '.join(config.mcp_servers)}"
+            raise ValueError(f"the agent has tools ({owned}) and no chat step that could call them")
 
-        graph = StateGraph(parse_state_type(config.state_type, with_messages=self._has_chat))
+        state_type = _require_object(config.state_type, "state_type")
+        graph = StateGraph(parse_state_type(state_type, with_messages=self._has_chat))
         names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
         graph.add_edge(START, names[0])
         for index, (name, target) in enumerate(pairwise([*names, END])):
@@ -321,7 +337,7 @@ class _Assembly:
                 if isinstance(error, AgentConfigurationError) and error.file is not None:
                     raise  # of an agent in it, at its place in the file
                 if config.file is not None:
-                    raise config.file.make_error(str(error), (*self._path, "steps", index)) from error
+                    raise config.file.make_error(str(error), (*config.path, "steps", index)) from error
                 if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
                     raise  # of the class that the agent in it raises when it is built alone
                 raise AgentConfigurationError(f"Invalid step {index}: {error}") from error
@@ -373,12 +389,11 @@ class _Assembly:
             return nested.compile()
         if isinstance(settings, AgentStepSettings):
             return self._open_graph(name, settings)
-        if not callable(settings.function):
-            raise TypeError(f"step {name!r} needs a function, not {settings.function!r}")
-        return settings.function
+        return _require_object(settings.function, "function")
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""
+        _require_object(settings.file, "file")
         given: Any = settings.agent
         graph = given.graph if isinstance(given, Agent) else given
         if not isinstance(graph, CompiledGraph | StateGraph):
@@ -395,4 +410,24 @@ class _Assembly:
 
 def _make_tools(entries: Iterable[Any]) -> list[Any]:
     """Return the tools and functions that entries of a configuration describe."""
-    return [entry.make_tool() if isinstance(entry, ToolSettings) else entry for entry in entries]
+    made: list[Any] = []
+    for index, entry in enumerate(entries):
+        is_settings = isinstance(entry, ToolSettings)
+        _require_object(entry.function if is_settings else entry, "tools", index)
+        made.append(entry.make_tool() if is_settings else entry)
+    return made
+
+
+def _require_object(value: Any, *path: str | int) -> Any:
+    """Return what a configuration has where a file has a name.
+
+    Raises:
+        AgentConfigurationError: it is the name, as `from_dict` read it. The message has its key.
+    """
+    if isinstance(value, str):
+        reason = (
+            f"is still the name {value!r}: from_dict imports nothing. Put the object in its place, or let "
+            "load_agent read it from a file"
+        )
+        raise AgentConfigurationError(reason, key=format_path(path))
+    return value

@@ -336,29 +336,18 @@ class CheckpointerConfig(Settings):
         """Check `config` while a file is loaded: an error names the line of the wrong option."""
         if LOADING.get() is None:
             return self
-        error = _find_error(self)
-        if error is None:
-            return self
-        option = self._find_wrong_option(error)
-        if option is None:
-            raise error
-        raise KeyProblemError(str(error).removeprefix(f"{option} "), "config", option) from error
-
-    def _find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
-        """Return the key of `config` that `check` refused with an error; None if a key is missing.
-
-        An error of a saver, which any package may define, does not say which option it is about. Without the
-        wrong option there is no error. If there is another one then, several are wrong.
-        """
-        changing = None
-        for name in self.config or {}:
-            others = {other: value for other, value in (self.config or {}).items() if other != name}
-            other_error = _find_error(self.model_copy(update={"config": others}))
-            if other_error is None:
-                return name
-            if str(other_error) != str(error):
-                changing = name
-        return changing
+        try:
+            with _outside_of_file():
+                self.check()
+        except MissingDependencyError:
+            pass  # a file can be read where the package of its saver is missing; `build` needs it
+        except CheckpointerConfigurationError as error:
+            # As `check_saver_options` promises: a message about an option that is given begins with its name.
+            option, _, reason = str(error).partition(" ")
+            if option not in (self.config or {}):
+                raise
+            raise KeyProblemError(reason, "config", option) from error
+        return self
 
     def _with_options(self, call: Callable[..., _T]) -> _T:
         """Call a function with the type and the arguments of the saver; its errors become those of a configuration."""
@@ -366,25 +355,13 @@ class CheckpointerConfig(Settings):
         for name, value in (self.config or {}).items():
             options[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
         if "name" in options:
-            raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
+            raise CheckpointerConfigurationError(f"name is not an option of the checkpointer type {self.type!r}")
         try:
             return call(self.type, **options)
         except CheckpointerConfigurationError:
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
-
-
-def _find_error(checkpointer: CheckpointerConfig) -> CheckpointerConfigurationError | None:
-    """Return what is wrong in `config`. A file can be read where the package of its saver is missing."""
-    try:
-        with _outside_of_file():
-            checkpointer.check()
-    except CheckpointerConfigurationError as error:
-        return error
-    except MissingDependencyError:
-        pass  # `build` needs it
-    return None
 
 
 @final
@@ -441,6 +418,12 @@ def _flag_or_names(value: Any) -> str:
     return "<flag>" if isinstance(value, bool) else "<names>"
 
 
+def _check_approval(value: Any) -> Any:
+    if not isinstance(value, bool | list | tuple):
+        raise ValueError(f"must be true, false or a list of the names of tools, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
+    return value
+
+
 def _check_url(url: str) -> str:
     parts = parse_address(url, example="http://localhost:8000/mcp")
     if "@" in parts.netloc:
@@ -449,7 +432,11 @@ def _check_url(url: str) -> str:
 
 
 _Texts = Annotated[list[str], BeforeValidator(as_list)]
-_Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
+_Approval = Annotated[
+    Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")],
+    Discriminator(_flag_or_names),
+    BeforeValidator(_check_approval),
+]
 
 
 class McpCallSettings(Settings):
@@ -503,7 +490,7 @@ class McpServerSettings(Settings):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("needs either command or url")
+            raise ValueError("needs either command or url, not both")
         kind = "url" if self.command is None else "command"
         misplaced = sorted(_KEYS_OF_OTHERS[kind] & self.model_fields_set)
         if misplaced:
@@ -797,7 +784,7 @@ class AgentStepSettings(Settings):
     @model_validator(mode="after")
     def _check_agent(self) -> Self:
         if (self.agent is None) == (self.file is None):
-            raise ValueError("needs either agent or file")
+            raise ValueError("needs either agent or file, not both")
         # Which of the two would count is not obvious, so neither does.
         inner = getattr(self.agent, "checkpointer", None)
         if self.checkpointer is not None and inner is not None:
@@ -866,6 +853,7 @@ class AgentConfig(Settings):
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 
     _file: YamlFile | None = PrivateAttr(None)
+    _path: Path = PrivateAttr(())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AgentConfig) and dict(self) == dict(other)
@@ -874,17 +862,29 @@ class AgentConfig(Settings):
 
     @model_validator(mode="after")
     def _check_in_file(self) -> Self:
-        loading = LOADING.get()
-        if loading is not None:
-            if not self.steps:
-                raise KeyProblemError("is missing: an agent needs at least one step", "steps")
-            self._file = self._file or loading.file  # an agent in it may have a file of its own
+        if LOADING.get() is not None and not self.steps:
+            raise KeyProblemError("is missing: an agent needs at least one step", "steps")
         return self
 
     @property
     def file(self) -> YamlFile | None:
         """The file that the configuration was loaded from."""
         return self._file
+
+    @property
+    def path(self) -> Path:
+        """Where in that file it stands."""
+        return self._path
+
+    def set_place(self, file: YamlFile, path: Path = ()) -> None:
+        """Note where in a file this and the agents in it stand; an agent that has a file of its own keeps its place."""
+        if self._file is not None:
+            return
+        self._file = file
+        self._path = path
+        for index, step in enumerate(self.steps):
+            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+                step.agent.set_place(file, (*path, "steps", index, "agent"))
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.

@@ -245,6 +245,8 @@ class StreamedCompletion:
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
         self._calls: list[_StreamedCall] = []
+        self._has_begun = False
+        """Whether a chunk had a choice: a page of HTML, say, has none."""
         self._finish_reason: str | None = None
         self._usage: Any = None
 
@@ -263,6 +265,7 @@ class StreamedCompletion:
         choice = _first_choice(chunk)
         if choice is None:  # the last chunk has the usage and no choice
             return ""
+        self._has_begun = True
         if isinstance(choice.get("finish_reason"), str):
             self._finish_reason = choice["finish_reason"]
         delta = choice.get("delta")
@@ -292,6 +295,8 @@ class StreamedCompletion:
         Raises:
             UnreadableAnswerError: the stream ended without the reason of its end, so a part is missing.
         """
+        if not self._has_begun:
+            raise UnreadableAnswerError(_explain_no_choice({}))
         if self._finish_reason is None:
             raise UnreadableAnswerError("the stream ended before the answer did")
         sent: dict[str, Any] = {}
@@ -339,6 +344,7 @@ def _text_of(piece: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+_NOT_FOUND: Final = 404
 _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
@@ -369,6 +375,8 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
         message = body.get("message")
         if message:
             reason = f"{reason}: {message}"
+        elif status == _NOT_FOUND:
+            reason = f"{reason} of {shown_url(str(client.base_url))}: check base_url"
         may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
         # This code means that the account has no credit left, which no waiting changes.
         is_out_of_credit = body.get("code") == "insufficient_quota"
@@ -590,7 +598,8 @@ class OpenAIModel:
         return parameters
 
     def _take(self, reply: Message, attempts: _Attempts) -> Message:
-        """Return a reply; learn from it whether the server knows the option for the usage."""
+        """Return a reply that has all the text that was shown; learn whether the server knows the usage option."""
+        attempts.check_end()
         if attempts.is_usage_refused:
             self._asks_for_usage = False
         return reply
@@ -621,7 +630,7 @@ class _Attempts:
         self._position = 0
         """How much of it the current attempt has repeated."""
         self._own_error: Exception | None = None
-        """What `hand_over` has raised, which is no error of the client."""
+        """What `hand_over` or `check_end` has raised, which is no error of the client."""
         self._failure: Failure
         """Why the last attempt failed."""
 
@@ -629,7 +638,7 @@ class _Attempts:
         """Start an attempt."""
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        """End an attempt. Swallow its error, unless it is one of `hand_over`."""
+        """End an attempt. Swallow its error, unless it is one of ours or of the caller's."""
         # `prepare_next` raises what follows from the error. An error that is raised here would have that of the client
         # as its context, and a traceback would show the request with its headers.
         if not isinstance(error, Exception) or error is self._own_error:
@@ -649,13 +658,7 @@ class _Attempts:
         end = self._position + len(text)
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
-            shown = len(self._handed_over)
-            reason = (
-                f"the stream broke after {shown} characters had been shown, and the answer to the next "
-                "attempt differs from them; resume to ask again"
-            )
-            self._own_error = ModelError(self._settings.name, reason, attempts=self._number)
-            raise self._own_error
+            raise self._make_difference()
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
@@ -665,6 +668,25 @@ class _Attempts:
             except Exception as error:
                 self._own_error = error
                 raise
+
+    def check_end(self) -> None:
+        """Check that an answer that is complete has not ended within the text that `on_text` has got.
+
+        Raises:
+            ModelError: it has.
+        """
+        if self._position < len(self._handed_over):
+            raise self._make_difference()
+
+    def _make_difference(self) -> ModelError:
+        shown = len(self._handed_over)
+        reason = (
+            f"the stream broke after {shown} characters had been shown, and the answer to the next "
+            "attempt differs from them; resume to ask again"
+        )
+        error = ModelError(self._settings.name, reason, attempts=self._number)
+        self._own_error = error
+        return error
 
     def prepare_next(self) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.

@@ -100,8 +100,8 @@ def require_package(name: str) -> None:
         raise MissingDependencyError(name, "agents")
 
 
-_NO_SETTINGS: Final = frozenset({"model_type", "model_attributes_type"})
-"""The types of pydantic's errors about a value in place of settings."""
+_NO_MAPPING: Final = frozenset({"model_type", "model_attributes_type", "dict_type"})
+"""The types of pydantic's errors about a value in place of settings or of another mapping."""
 
 
 class Problem(NamedTuple):
@@ -304,7 +304,7 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
         if isinstance(cause, ValidationError):
             yield from _problems_in(cause, path)
         else:
-            is_no_mapping = problem["type"] in _NO_SETTINGS
+            is_no_mapping = problem["type"] in _NO_MAPPING
             yield Problem(path, "must be a mapping" if is_no_mapping else simplify_message(problem["msg"]))
 
 
@@ -449,7 +449,7 @@ _TEXTS: Final = frozenset({_TAG + "str", _TAG + "timestamp"})
 _SCALARS: Final = frozenset({_TAG + "null", _TAG + "bool", _TAG + "int", _TAG + "float"})
 _MOST_VALUES: Final = 100_000
 """Aliases may make a small file large; one with more values is refused."""
-_VARIABLE: Final = re.compile(r"\$(\$\{|\{([^{}]*)\})")
+_VARIABLE: Final = re.compile(r"\$(\$\{|\{(?:([^{}]*)\})?)")
 
 
 @final
@@ -610,6 +610,8 @@ class YamlFile:
             if match[1] == "${":
                 return "${"
             name = match[2]
+            if name is None:
+                raise self._error_at(node, "has ${ and no name and } after it: write ${NAME}, or $${ for a text", path)
             if not name.isidentifier():
                 reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
                 raise self._error_at(node, reason, path)

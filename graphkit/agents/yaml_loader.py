@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from pathlib import Path as FilePath
 from typing import Any, Final, final
@@ -17,7 +16,7 @@ from graphkit.agents.builder import AgentBuilderDirector, check_agent
 from graphkit.agents.configuration import LOADING, AgentConfig, Loading
 from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems
 from graphkit.agents.state import DefaultState
-from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
+from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.agents")
 _OWN_STATE_TYPES: Final = (AgentState, DefaultState, MessagesState)
@@ -53,8 +52,7 @@ def load_agent(
         MissingDependencyError: a package is not installed that the agent needs.
     """
     config = load_agent_config(path, state_types=state_types, environment=environment)
-    with _placed_errors(config):
-        return AgentBuilderDirector(config).build()
+    return AgentBuilderDirector(config).build()
 
 
 def load_agent_config(
@@ -89,8 +87,7 @@ def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, 
             if is_named_so and not isinstance(_find_value(loaded, place), SecretStr):
                 error = file.make_error(f"${{{name}}} is probably a secret, and errors may show this field", place)
                 _LOGGER.warning("%s. Use a field for secrets, or the name of the variable, such as api_key_env", error)
-    with _placed_errors(config):
-        check_agent(config)
+    check_agent(config)
     return config
 
 
@@ -138,6 +135,8 @@ class _Loader:
             # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`,
             # so it is kept, and raised below as it is: it names the inner file and the line there.
             try:
+                if not inner.exists():
+                    raise AgentFileNotFoundError(f"there is no such file; {path} names it", file=str(inner))
                 return self.load(inner)
             except AgentConfigurationError as error:
                 self._failure = error
@@ -154,6 +153,7 @@ class _Loader:
         finally:
             LOADING.reset(token)
             self._outer.pop()
+        config.set_place(file)
         self.loaded.append((config, file))
         return config
 
@@ -170,18 +170,6 @@ def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurat
     if left_out > 0:
         reasons.append(f"and {left_out} more problems")
     return file.make_error("; ".join(reasons), first.path)
-
-
-@contextmanager
-def _placed_errors(config: AgentConfig) -> Iterator[None]:
-    """Let errors of building name the file, and those without a place the key that they are probably about."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if config.file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
-            raise
-        key = "checkpointer" if isinstance(error, CheckpointerConfigurationError) else "steps"
-        raise config.file.make_error(str(error), (key,)) from error
 
 
 def _find_value(config: AgentConfig, path: Iterable[Any]) -> Any:

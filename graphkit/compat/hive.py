@@ -82,12 +82,13 @@ def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
     """Return what changed from one checkpoint to another. O(the two states)."""
     old = first.state
     new = second.state
-    in_both = sorted(old.keys() & new.keys())
-    return Comparison(
-        added={key: _shorten(new[key]) for key in sorted(new.keys() - old.keys())},
-        removed={key: _shorten(old[key]) for key in sorted(old.keys() - new.keys())},
-        changed={key: (_shorten(old[key]), _shorten(new[key])) for key in in_both if old[key] != new[key]},
-    )
+    added = {key: _shorten(new[key]) for key in sorted(new.keys() - old.keys())}
+    removed = {key: _shorten(old[key]) for key in sorted(old.keys() - new.keys())}
+    changed: dict[str, tuple[str, str]] = {}
+    for key in sorted(old.keys() & new.keys()):
+        if old[key] != new[key]:
+            changed[key] = (_shorten(old[key]), _shorten(new[key]))
+    return Comparison(added=added, removed=removed, changed=changed)
 
 
 def _shorten(value: Any) -> str:

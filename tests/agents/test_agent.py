@@ -33,12 +33,11 @@ from graphkit.agents import (
     AgentFactory,
     DefaultState,
     builder,
-    load_agent,
     tool,
 )
 from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.agents import APP, AsyncScript, Script, call, calling, contents, transcript
+from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 from tests.support.graphs import make_chain
 
 
@@ -469,9 +468,7 @@ def test_a_model_names_a_message_of_a_step_that_is_none():
 def test_what_is_no_input_is_an_error():
     for given in (3, ["x"], b"x"):
         agent = AgentBuilder().with_chat(Script("x")).build()
-        with pytest.raises(
-            GraphRunnerError, match="an agent is run with a text, a mapping, a GraphResume or None, not with"
-        ):
+        with pytest.raises(GraphRunnerError, match="an agent is run with a text, a mapping, a GraphResume or None"):
             agent.run(given)
 
 
@@ -494,6 +491,7 @@ def test_a_wrong_prompt_template_is_found_when_the_agent_is_built():
     for template, problem in (
         ("{", "is malformed: "),
         ("{}", r"has \{\}: name a key"),
+        ('{"city": 1}', r'has \{"city"\}: name a key'),
         ("{city!x}", r"has \{city!x\}: only !r, !s and !a"),
     ):
         with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):
@@ -566,16 +564,6 @@ def test_a_wrong_limit_is_refused():
     for limit in (0, True, "3"):
         with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
             AgentBuilder().with_max_iterations(limit)
-
-
-@pytest.mark.parametrize("agent", ["agent: {max_iterations: 3, steps: [LLM]}", "file: inner.yaml"])
-def test_a_limit_that_would_have_no_effect_is_refused(agent, write):
-    step = f"{{type: llm, model: '{APP}:echo'}}"
-    write(f"max_iterations: 3\nsteps: [{step}]\n", "inner.yaml")
-    path = write(f"steps:\n  - {step}\n  - type: agent\n    {agent.replace('LLM', step)}\n")
-    with pytest.raises(AgentConfigurationError, match="set that of the outer agent") as caught:
-        load_agent(path)
-    assert (caught.value.line, caught.value.key) == (3, "steps[1]")
 
 
 # Threads do not interfere

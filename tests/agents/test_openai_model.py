@@ -169,6 +169,7 @@ def test_when_all_attempts_fail_the_error_counts_them(connect, ask, reply):
     ("reply", "reason"),
     [
         (failure(400, "context too long"), "status 400: context too long"),
+        (Reply(status=404, body="gone"), "status 404 of http://127.0.0.1:"),
         (failure(429, "no credit", code="insufficient_quota"), "status 429: no credit"),
         (failure(429, "slow down", retry_after=3600), "status 429: slow down; the server asks to wait 3600 s"),
     ],
@@ -219,9 +220,10 @@ def test_a_stream_that_broke_goes_on_without_giving_text_twice(connect, ask, eve
 
 
 @both
-def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask):
+@pytest.mark.parametrize("answer", ["Hello! How are you?", "Hello", ""])
+def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask, answer):
     pieces = []
-    replies = [text("Hello there, friend", break_after=3), text("Hello! How are you?"), text("Hello there, friend")]
+    replies = [text("Hello there, friend", break_after=3), text(answer), text("Hello there, friend")]
     with chat_server.start(replies) as server, pytest.raises(ModelError) as caught:
         ask(connect(server), pieces.append)
     assert "".join(pieces) == "Hello th"
@@ -231,10 +233,18 @@ def test_a_next_answer_that_differs_from_what_was_shown_is_an_error(connect, ask
 
 @pytest.mark.sweep(1, of="ask", in_turn=True)
 @both
-@pytest.mark.parametrize("event", ["{broken", '{"error": {"message": "overloaded"}}', '{"choices": 3}'])
-def test_a_bad_event_is_a_failure(connect, ask, event):
-    reply = Reply(body=f"data: {event}\n\n", headers={"content-type": "text/event-stream"})
-    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match="after 3 attempts"):
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("data: {broken", "not valid JSON"),
+        ('data: {"error": {"message": "overloaded"}}', "overloaded"),
+        ('data: {"choices": 3}', "check that base_url"),
+        ("<html>", "check that base_url"),
+    ],
+)
+def test_a_bad_event_is_a_failure(connect, ask, body, reason):
+    reply = Reply(body=f"{body}\n\n", headers={"content-type": "text/event-stream"})
+    with chat_server.start([reply] * 3) as server, pytest.raises(ModelError, match=f"after 3 attempts: .*{reason}"):
         ask(connect(server), lambda text: None)
 
 
@@ -330,17 +340,10 @@ def test_a_missing_key_names_the_environment_variable(connect, monkeypatch):
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} x", f"{KEY}é", f"\x00{KEY}"])
-def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(connect, key):
-    with (
-        chat_server.start([]) as server,
-        pytest.raises(AgentConfigurationError, match="api_key: it contains") as caught,
-    ):
-        connect(server, api_key=key)
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key):
+    with pytest.raises(AgentConfigurationError, match="api_key: it contains") as caught:
+        make_model({"provider": "openai", "model": "m", "api_key": key})
     assert KEY not in "".join(traceback.format_exception(caught.value))
-
-
-def echo_of_the_key(request):
-    return failure(401, f"Incorrect API key provided: {KEY}", code=KEY)
 
 
 @pytest.mark.sweep(1, of=("ask", "settings"), in_turn=True)
@@ -349,7 +352,7 @@ def echo_of_the_key(request):
 @pytest.mark.parametrize(
     "answer",
     [
-        echo_of_the_key,
+        lambda request: failure(401, f"Incorrect API key provided: {KEY}", code=KEY),
         lambda request: Reply(body=json.dumps({"error": {"message": KEY}})),
         lambda request: Reply(body=KEY),
         lambda request: text(KEY, break_after=0),
@@ -481,10 +484,9 @@ def test_two_halves_of_one_character_become_it(build, caplog):
 
 
 def test_a_request_that_cannot_be_written_is_not_blamed_on_the_server(build):
-    with chat_server.start([]) as server:
-        agent = build(server)
-        with pytest.raises(ModelError) as raised:
-            agent.run({"messages": [{"role": "user", "content": [{"type": "text", "text": float("nan")}]}]}, "t")
+    message = {"role": "user", "content": [{"type": "text", "text": float("nan")}]}
+    with chat_server.start([]) as server, pytest.raises(ModelError) as raised:
+        build(server).run({"messages": [message]}, "t")
     assert server.requests == []
     assert "ValueError" in raised.value.reason
     assert "answer" not in raised.value.reason

@@ -172,14 +172,15 @@ def test_without_a_checkpointer_nothing_is_kept():
     assert_shows(done, 0, "You said 'Hello'.")
     assert "it forgets each message" in done.err
     assert run("--thread", "bob", stdin="Hello\n").code == 2
-    advice = "no answer can come later, because the agent has no checkpointer"
-    assert_shows(run(stdin="cancel it\n"), 0, "a call waits for approval: cancel_order", advice)
+    assert_shows(run(stdin="cancel it\n"), 0, "a call waits for approval: cancel_order", "no answer can come later")
 
 
 def test_a_wrong_thread_id_is_a_usage_error():
     for thread in ("", "a\nb", " "):
         done = run("--thread", thread, stdin="")
         assert_refused(done, 2, "--thread: a thread id")
+    Path("shop.yaml").write_text(agent_file() + "thread_id: {strategy: user_specific}\n")
+    assert_refused(run(stdin=""), 2, "give a --thread", "needs the option user_id")
 
 
 @pytest.mark.parametrize(
@@ -234,9 +235,9 @@ def test_at_a_terminal_there_are_prompts():
     assert (done.code, done.err) == (0, "> > \n")
 
 
-def test_an_error_after_a_part_of_an_answer_begins_a_line():
-    done = run("--thread", "bob", stdin="half\n")
-    assert_refused(done, ModelError.exit_code, "graphkit: the model m gave no usable answer")
+def test_an_error_after_a_part_of_an_answer_begins_a_line_and_names_the_conversation():
+    done = run(stdin="half\n")
+    assert_refused(done, ModelError.exit_code, "graphkit: the model m gave no usable answer", "continue with --thread ")
     assert done.out == "Half an\n"
 
 

@@ -12,6 +12,7 @@ from graphkit._records.config import END
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._to_thread import step_through
+from graphkit._wording import describe_error
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import argument, option
 from graphkit.cli.render import Message, Text
@@ -116,8 +117,12 @@ def agents_run(
         if thread is not None:
             raise UsageError(f"--thread: {escape(file)} has no checkpointer, so there is nothing to continue")
         context.warn("the agent has no checkpointer: it forgets each message when it has answered")
-    else:
-        thread = thread or agent.new_thread_id()
+    elif thread is None:
+        try:
+            thread = agent.new_thread_id()
+        except Exception as error:  # a function of the application may raise anything
+            reason = describe_error(error)
+            raise UsageError(f"give a --thread: the agent cannot make a thread id: {reason}") from error
 
     # One event loop for all turns, because connections belong to their loop.
     with asyncio.Runner() as runner:
@@ -171,6 +176,10 @@ class _Conversation:
                 # A resume executes nothing more; a message starts a new count.
                 self._context.warn(f"graphkit: {error}")
                 last = None
+            except Exception:
+                if self._thread is not None:  # which the agent may have made
+                    self._context.warn(f"the turn has failed; continue with --thread {escape(self._thread)}")
+                raise
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
             waiting = [stop for stop in stops if stop.when != "before" and stop.due is None]
             given = ABSENT  # Ctrl-C has stopped the run before its next node

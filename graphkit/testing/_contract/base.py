@@ -13,7 +13,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
-from graphkit.testing import _check as check
+from graphkit.testing._check import assert_checkpoint, assert_equal, assert_same_checkpoint, get_ids
 from graphkit.testing._values import CONFIG, application_types
 
 if TYPE_CHECKING:
@@ -116,25 +116,25 @@ class ContractTests:
         Reads the history in every way, through this object and another one.
         """
         newest_first = oldest_first[::-1]
-        expected_ids = check.get_ids(newest_first)
+        expected_ids = get_ids(newest_first)
         newest_id = expected_ids[0] if expected_ids else None
 
         for reader in self.readers_of(saver):
             listed = reader.list(config)
-            check.equal(check.get_ids(listed), expected_ids, "the ids of list")
+            assert_equal(get_ids(listed), expected_ids, "the ids of list")
 
             infos = reader.history(config)
-            check.equal(check.get_ids(infos), expected_ids, "the ids of history")
+            assert_equal(get_ids(infos), expected_ids, "the ids of history")
 
             for checkpoint, expected in zip(listed, newest_first, strict=True):
-                check.same_checkpoint(checkpoint, expected)
+                assert_same_checkpoint(checkpoint, expected)
 
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
-                check.checkpoint(reader, checkpoint_config, expected)
+                assert_checkpoint(reader, checkpoint_config, expected)
 
             latest = reader.get(config)
             latest_id = None if latest is None else latest.id
-            check.equal(latest_id, newest_id, "the id of get")
+            assert_equal(latest_id, newest_id, "the id of get")
 
     @contextmanager
     def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Raises[E]]:
@@ -149,7 +149,7 @@ class ContractTests:
         yield
         for reader in self.readers_of(saver):
             after = read_everything(reader, config)
-            check.equal(after, before, "the history")
+            assert_equal(after, before, "the history")
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:

@@ -12,7 +12,19 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase, SupportsRemove
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
-from graphkit.testing import _check as check
+from graphkit.testing._check import (
+    assert_any_order,
+    assert_equal,
+    assert_instance,
+    assert_length,
+    assert_missing,
+    assert_same,
+    assert_sequence_equal,
+    assert_tags,
+    assert_threads,
+    assert_writes,
+    get_ids,
+)
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
@@ -35,6 +47,7 @@ class MaintenanceTests(ContractTests):
     # Copy
 
     def test_copy_copies_the_whole_history(self) -> None:
+        """`copy` copies checkpoints, pending writes and tags; source and target share nothing afterwards."""
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 5)
         with_writes, tagged = checkpoints[1:3]
@@ -53,8 +66,8 @@ class MaintenanceTests(ContractTests):
 
         if saver.lists_namespaces:
             self.assert_history(saver, nested_copy_config, [nested])
-        check.writes(saver, copied_config, {"w": (1,)})
-        check.tags(saver, RunnableConfig("u", tagged.id), "tag")
+        assert_writes(saver, copied_config, {"w": (1,)})
+        assert_tags(saver, RunnableConfig("u", tagged.id), "tag")
 
         # A change of the copy does not change the source.
         following = extend_list(checkpoints[-1], "copy")
@@ -62,13 +75,14 @@ class MaintenanceTests(ContractTests):
         saver.put_writes(copied_config, {"w": 2})
 
         self.assert_history(saver, CONFIG, checkpoints)
-        check.writes(saver, config_of(with_writes), {"w": (1,)})
+        assert_writes(saver, config_of(with_writes), {"w": (1,)})
 
         # The copy does not need its source.
         saver.delete("t")
         self.assert_history(saver, OTHER, [*checkpoints, following])
 
     def test_copy_requires_a_source_and_an_empty_target(self) -> None:
+        """`copy` raises for an empty source and for a target with checkpoints, and changes nothing."""
         saver = self.open()
         put_state(saver, {"n": 1})
         put_state(saver, {"n": 2}, OTHER)
@@ -81,11 +95,12 @@ class MaintenanceTests(ContractTests):
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
 
-        check.missing(saver, RunnableConfig("new"))
+        assert_missing(saver, RunnableConfig("new"))
 
     # Search
 
     def test_search_compares_metadata(self) -> None:
+        """`search` finds the checkpoints that have all the keys with equal values."""
         saver = self.open()
         all_numbers = [0, 1, 2, 3]
 
@@ -102,11 +117,11 @@ class MaintenanceTests(ContractTests):
 
         for reader in self.readers_of(saver):
             infos = reader.search({"user": "u"}, thread_id="t")
-            check.equal(sorted(_get_numbers(infos)), all_numbers)
+            assert_any_order(_get_numbers(infos), all_numbers, "the checkpoints of the search")
 
             # The order within a history is newest first; that of the namespaces is undefined.
             root_infos = [info for info in infos if not info.checkpoint_ns]
-            check.items(root_infos, reader.history(CONFIG))
+            assert_sequence_equal(root_infos, reader.history(CONFIG))
 
             _assert_found(reader, {"deep": {"a": [1]}}, [3, 1])
             _assert_found(reader, {"n": 2, "user": "u"}, [2])
@@ -114,9 +129,10 @@ class MaintenanceTests(ContractTests):
             # A None in the metadata is a value; a missing key does not match it.
             _assert_found(reader, {"none": None}, [3, 2, 1, 0])
             _assert_found(reader, {"missing": None}, [])
-            check.items(reader.search({"user": "u"}, thread_id="u"), [])
+            assert_sequence_equal(reader.search({"user": "u"}, thread_id="u"), [])
 
     def test_search_and_recent_stop_at_the_limit(self) -> None:
+        """`search` and `recent` return at most `limit` results, and refuse what is no limit."""
         saver = self.open()
         for number in range(4):
             put_state(saver, {}, metadata={"n": number, "odd": number % 2})
@@ -128,9 +144,11 @@ class MaintenanceTests(ContractTests):
         # Limits that do not fit into a C integer or a column of a database are valid too.
         for limit in (0, 1, 2, 4, sys.maxsize, sys.maxsize + 1, 1 << 80):
             for thread in threads:
-                check.equal(_get_numbers(saver.search({"odd": 1}, thread_id=thread, limit=limit)), [3, 1][:limit])
+                found = saver.search({"odd": 1}, thread_id=thread, limit=limit)
+                assert_equal(_get_numbers(found), [3, 1][:limit], "search")
             if limit:
-                check.equal(_get_numbers(saver.recent(CONFIG, limit=limit)), [3, 2, 1, 0][:limit])
+                recent = saver.recent(CONFIG, limit=limit)
+                assert_equal(_get_numbers(recent), [3, 2, 1, 0][:limit], "recent")
 
         invalid_limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
         for invalid in invalid_limits:
@@ -141,21 +159,23 @@ class MaintenanceTests(ContractTests):
                 saver.recent(CONFIG, limit=invalid)
 
     def test_search_in_all_threads(self) -> None:
+        """With `lists_threads`, `search` without a thread searches all threads."""
         saver = self.open("lists_threads")
         for config in (CONFIG, OTHER):
             put_state(saver, {}, config, metadata={"user": "u"})
         put_state(saver, {}, RunnableConfig("v"))
 
         infos = saver.search({"user": "u"})
-        thread_ids = sorted(info.thread_id for info in infos)
-        check.equal(thread_ids, ["t", "u"])
+        thread_ids = [info.thread_id for info in infos]
+        assert_any_order(thread_ids, ["t", "u"], "the threads of the search")
 
-        infos = saver.search({"user": "u"}, limit=1)
-        check.count(infos, 1)
+        limited = saver.search({"user": "u"}, limit=1)
+        assert_length(limited, 1)
 
     # Prune
 
     def test_prune_keeps_the_latest_checkpoints(self) -> None:
+        """`prune` keeps the newest `keep_last` checkpoints, and returns how many it removed."""
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
         kept = checkpoints[4:]
@@ -170,9 +190,10 @@ class MaintenanceTests(ContractTests):
 
         # Pruning is not a release.
         if isinstance(saver, HasVersions):
-            check.items(saver.versions_by_thread_id("t"), [])
+            assert_sequence_equal(saver.versions_by_thread_id("t"), [])
 
     def test_prune_removes_old_checkpoints(self) -> None:
+        """`prune` removes what was created before `older_than`, but never the latest checkpoint."""
         saver = self.open()
         now = datetime(2026, 1, 10, tzinfo=UTC)
         limit = now - timedelta(days=5)
@@ -196,6 +217,7 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, CONFIG, [young, at_limit, latest])
 
     def test_prune_keeps_tagged_and_interrupted_checkpoints(self) -> None:
+        """`prune` keeps checkpoints by `keep_tags` and `keep_interrupted`, with their writes and tags."""
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
         tagged, other, interrupted, answered, _, latest = checkpoints
@@ -209,14 +231,15 @@ class MaintenanceTests(ContractTests):
         # Three are removed: two without a reason to keep them, and one whose interrupt was answered.
         _assert_pruned(saver, 3, "t", keep_last=1, keep_tags=["keep"])
         self.assert_history(saver, CONFIG, [tagged, interrupted, latest])
-        check.tags(saver, config_of(tagged), "keep")
-        check.writes(saver, config_of(interrupted), interrupt)
+        assert_tags(saver, config_of(tagged), "keep")
+        assert_writes(saver, config_of(interrupted), interrupt)
 
         # Without the options, only the latest is kept.
         _assert_pruned(saver, 2, "t", keep_last=1, keep_interrupted=False)
         self.assert_history(saver, CONFIG, [latest])
 
     def test_prune_counts_each_namespace_separately(self) -> None:
+        """With `lists_namespaces`, `prune` keeps `keep_last` checkpoints of each namespace."""
         saver = self.open("lists_namespaces")
         root = grow_list(saver, CONFIG, 3)
         nested = grow_list(saver, NESTED, 4)
@@ -226,6 +249,7 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, NESTED, nested[2:])
 
     def test_prune_covers_every_thread(self) -> None:
+        """With `lists_threads`, `prune` without a thread prunes all threads."""
         saver = self.open("lists_threads")
         first = grow_list(saver, CONFIG, 3)
         second = grow_list(saver, OTHER, 3)
@@ -237,19 +261,24 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, OTHER, second[2:])
 
     def test_prune_requires_a_criterion(self) -> None:
+        """`prune` raises ValueError without `keep_last` and `older_than`."""
         saver = self.open()
         grow_list(saver, CONFIG, 2)
-        wrong: list[dict[str, Any]] = [{}, {"keep_last": 0}, {"keep_tags": ["tag"]}]
         # Also for a thread without checkpoints.
         for thread in ("t", "u"):
-            for options in wrong:
-                with self.raises(ValueError):
-                    saver.prune(thread, **options)
-        check.count(saver.list(CONFIG), 2)
+            with self.raises(ValueError):
+                saver.prune(thread)
+            with self.raises(ValueError):
+                saver.prune(thread, keep_last=0)
+            with self.raises(ValueError):
+                saver.prune(thread, keep_tags=["tag"])
+
+        assert_length(saver.list(CONFIG), 2)
 
     # Remove
 
     def test_remove_removes_single_checkpoints(self) -> None:
+        """With `SupportsRemove`, `remove` removes the named checkpoints of one history, and counts them."""
         saver = self.open_with(SupportsRemove)
         oldest, kept, middle, latest = grow_list(saver, CONFIG, 4)
         kept_config = config_of(kept)
@@ -257,35 +286,43 @@ class MaintenanceTests(ContractTests):
         saver.put_writes(kept_config, {"w": 1})
         nested = put_state(saver, {"n": 1}, NESTED, id=latest.id)
 
-        removed = saver.remove(CONFIG, [oldest.id, middle.id, latest.id, "unknown"])
+        ids = get_ids([oldest, middle, latest])
+        removed = saver.remove(CONFIG, [*ids, "unknown"])
 
-        check.equal(removed, 3)
+        assert_equal(removed, 3, "the count of remove")
         self.assert_history(saver, CONFIG, [kept])
-        check.tags(saver, kept_config, "tag")
-        check.writes(saver, kept_config, {"w": 1})
+        assert_tags(saver, kept_config, "tag")
+        assert_writes(saver, kept_config, {"w": 1})
         # Each namespace is a history of its own.
         self.assert_history(saver, NESTED, [nested])
 
-        check.equal(saver.remove(CONFIG, [oldest.id]), 0)
-        check.equal(saver.remove(OTHER, [kept.id]), 0)
+        removed = saver.remove(CONFIG, [oldest.id])
+        assert_equal(removed, 0, "the count of remove")
+        removed = saver.remove(OTHER, [kept.id])
+        assert_equal(removed, 0, "the count of remove")
 
     def test_a_thread_without_checkpoints_does_not_exist(self) -> None:
+        """With `SupportsRemove`, a thread is gone with its last checkpoint."""
         saver = self.open_with(SupportsRemove, "lists_threads")
         checkpoints = grow_list(saver, CONFIG, 2)
-        check.equal(saver.remove(CONFIG, [checkpoint.id for checkpoint in checkpoints]), 2)
+
+        removed = saver.remove(CONFIG, get_ids(checkpoints))
+
+        assert_equal(removed, 2, "the count of remove")
         self.assert_history(saver, CONFIG, [])
-        check.threads(saver)
-        check.threads(saver, released=True)
-        check.items(saver.namespaces("t"), [])
-        check.same(saver.delete("t"), False)
+        assert_threads(saver)
+        assert_threads(saver, released=True)
+        assert_sequence_equal(saver.namespaces("t"), [])
+        assert_same(saver.delete("t"), False)
 
         following = grow_list(saver, CONFIG, 1)
         self.assert_history(saver, CONFIG, following)
-        check.threads(saver, "t")
+        assert_threads(saver, "t")
 
     # Delete idle threads
 
     def test_delete_idle_deletes_only_idle_threads(self) -> None:
+        """With `SupportsDeleteIdle`, `delete_idle` deletes threads without a recent write or a run."""
         saver = self.open_with(SupportsDeleteIdle, "lists_threads")
         now = datetime.now(UTC)
         yesterday = now - timedelta(days=1)
@@ -293,55 +330,59 @@ class MaintenanceTests(ContractTests):
         # The time of the last write counts, not the `created_at` of a checkpoint.
         put_state(saver, {"n": 1}, created_at=now - timedelta(days=9))
         put_state(saver, {"n": 2}, OTHER)
-        check.items(saver.delete_idle(idle_since=yesterday), [])
+        assert_sequence_equal(saver.delete_idle(idle_since=yesterday), [])
 
         found = saver.delete_idle(idle_since=tomorrow, dry_run=True)
-        check.items(found, ["t", "u"])
-        check.count(saver.threads(), 2)
+        assert_sequence_equal(found, ["t", "u"])
+        assert_length(saver.threads(), 2)
 
         deleted = saver.delete_idle("u", idle_since=tomorrow)
-        check.items(deleted, ["u"])
+        assert_sequence_equal(deleted, ["u"])
 
         # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
             deleted = saver.delete_idle(idle_since=tomorrow)
-            check.items(deleted, [])
+            assert_sequence_equal(deleted, [])
 
-        check.count(saver.list(CONFIG), 1)
+        assert_length(saver.list(CONFIG), 1)
 
         deleted = saver.delete_idle(idle_since=tomorrow)
-        check.items(deleted, ["t"])
-        check.threads(saver)
+        assert_sequence_equal(deleted, ["t"])
+        assert_threads(saver)
 
     # Erase
 
     def test_erase_deleted_keeps_what_is_not_deleted(self) -> None:
+        """With `SupportsErase`, `erase_deleted` changes nothing that can be read."""
         saver = self.open_with(SupportsErase)
-        put_state(saver, {"n": 1})
-        put_state(saver, {"n": 2})
+        checkpoints = grow_list(saver, CONFIG, 2)
         saver.put_writes(CONFIG, {"w": 1})
         put_state(saver, {"n": 3}, OTHER)
         saver.delete("u")
+
         for full in (False, True):
-            reasons = saver.erase_deleted(full=full)
-            check.true(all(isinstance(reason, str) for reason in reasons), "the reasons are no sentences")
-        check.count(saver.list(CONFIG), 2)
-        check.writes(saver, CONFIG, {"w": 1})
-        check.count(saver.list(OTHER), 0)
-        put_state(saver, {"n": 4}, OTHER)
-        check.count(saver.list(OTHER), 1)
+            for reason in saver.erase_deleted(full=full):
+                assert_instance(reason, str)
+
+        self.assert_history(saver, CONFIG, checkpoints)
+        assert_writes(saver, CONFIG, {"w": 1})
+        self.assert_history(saver, OTHER, [])
+
+        # The thread begins again.
+        fresh = put_state(saver, {"n": 4}, OTHER)
+        self.assert_history(saver, OTHER, [fresh])
 
 
 def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike, **options: Any) -> None:
     """Prune, and assert how many checkpoints were removed."""
     count = saver.prune(thread, **options)
-    check.equal(count, expected, "the count of prune")
+    assert_equal(count, expected, "the count of prune")
 
 
 def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected: Iterable[int]) -> None:
     """Assert the numbers of the checkpoints of thread "t" that a search finds."""
     infos = saver.search(metadata, thread_id="t")
-    check.equal(_get_numbers(infos), expected)
+    assert_equal(_get_numbers(infos), expected)
 
 
 def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:

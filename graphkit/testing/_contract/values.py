@@ -14,7 +14,20 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import public_metadata
 from graphkit.errors import CheckpointSerializationError
-from graphkit.testing import _check as check
+from graphkit.testing._check import (
+    assert_checkpoints,
+    assert_equal,
+    assert_length,
+    assert_missing,
+    assert_same,
+    assert_same_checkpoint,
+    assert_state,
+    assert_threads,
+    assert_true,
+    assert_writes,
+    get_checkpoint,
+    get_ids,
+)
 from graphkit.testing._contract.base import ContractTests, call_in_thread
 from graphkit.testing._values import (
     CONFIG,
@@ -39,6 +52,7 @@ class ValueTests(ContractTests):
     # States
 
     def test_unrelated_states_are_stored_exactly(self) -> None:
+        """`put` keeps states that differ in values, keys, order or types only."""
         # Each state but one differs from the one before in another way: a saver that stores changes must
         # find every one, also those of order and of type only. The two that are equal are two checkpoints.
         states: list[dict[str, Any]] = [
@@ -63,6 +77,7 @@ class ValueTests(ContractTests):
         self.assert_history(saver, CONFIG, checkpoints)
 
     def test_a_state_derived_from_an_older_checkpoint(self) -> None:
+        """`put` keeps a state whose parent is not the latest checkpoint."""
         saver = self.open()
         trunk = grow_list(saver, CONFIG, 5)
 
@@ -79,15 +94,16 @@ class ValueTests(ContractTests):
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
 
         expected = {"list": [0, 1, "b", "c"], "fixed": None, "last": 1}
-        check.state(saver, config_of(second), expected)
+        assert_state(saver, config_of(second), expected)
 
     def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
+        """`put` keeps a state whose parent was read from the saver, or is in another thread."""
         saver = self.open()
         elsewhere = RunnableConfig("other")
         first = put_state(saver, {"list": [1], "note": Note("a")})
 
         # The second derives from an object that the saver itself has made.
-        loaded = check.get_checkpoint(saver)
+        loaded = get_checkpoint(saver)
         second = extend_list(loaded, 2)
         saver.put(CONFIG, second)
 
@@ -98,9 +114,10 @@ class ValueTests(ContractTests):
 
         self.assert_history(saver, CONFIG, [first, second])
         self.assert_history(saver, elsewhere, [second, third])
-        check.same(third.state["list"], [1, 2, 3])
+        assert_same(third.state["list"], [1, 2, 3])
 
     def test_every_type_is_stored_exactly(self) -> None:
+        """`put` and `put_writes` keep values of every type that graphkit supports."""
         saver = self.open()
 
         for name, value in sample_values().items():
@@ -110,13 +127,13 @@ class ValueTests(ContractTests):
             saver.put_writes(CONFIG, {"w": value})
 
             for reader in self.readers_of(saver):
-                loaded = check.get_checkpoint(reader)
+                loaded = get_checkpoint(reader)
                 info = reader.history(CONFIG)[0]
 
-                check.same(loaded.state, state)
-                check.same(loaded.metadata["m"], value)
-                check.writes(reader, CONFIG, {"w": value})
-                check.same(info.metadata, {"m": value})
+                assert_same(loaded.state, state)
+                assert_same(loaded.metadata["m"], value)
+                assert_writes(reader, CONFIG, {"w": value})
+                assert_same(info.metadata, {"m": value})
 
     # Values that cannot be stored
 
@@ -128,12 +145,13 @@ class ValueTests(ContractTests):
             saver.put(CONFIG, checkpoint)
 
         error = caught.exception
-        check.equal(error.path, path)
+        assert_equal(error.path, path)
 
         is_named = error.type_name.endswith(type_name)
-        check.true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
+        assert_true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
 
     def test_an_unstorable_value_raises_with_its_path(self) -> None:
+        """With `refuses_unstorable_values`, the error of `put` has the path and the type of the value."""
         saver = self.open("refuses_unstorable_values")
         put_state(saver, {"messages": [1]})
 
@@ -151,9 +169,10 @@ class ValueTests(ContractTests):
 
         # The saver still stores what it can.
         put_state(saver, {"messages": [1, 2]})
-        check.count(saver.list(CONFIG), 2)
+        assert_length(saver.list(CONFIG), 2)
 
     def test_an_unstorable_change_raises_with_its_path(self) -> None:
+        """With `refuses_unstorable_values`, `put` also refuses what a derived state has added."""
         # A saver that checks only what changed must still name the path from the top of the state.
         saver = self.open("refuses_unstorable_values")
         first = put_state(saver, {"list": [1, (2,)], "other": (1,)})
@@ -172,6 +191,7 @@ class ValueTests(ContractTests):
         self.assert_history(saver, CONFIG, [first, storable])
 
     def test_unstorable_metadata_and_writes_raise(self) -> None:
+        """With `refuses_unstorable_values`, metadata and pending writes are refused as a whole."""
         saver = self.open("refuses_unstorable_values")
         put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"w": 1})
@@ -187,25 +207,27 @@ class ValueTests(ContractTests):
             _assert_in_path(caught.exception, "bad[0]")
 
     def test_a_refused_put_creates_no_thread(self) -> None:
+        """With `refuses_unstorable_values`, a refused `put` changes nothing in an empty store either."""
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
             put_state(saver, {"n": UnknownType()})
-        check.missing(saver)
+        assert_missing(saver)
 
         if saver.lists_threads:
-            check.threads(saver)
+            assert_threads(saver)
 
 
 def _assert_in_path(error: CheckpointSerializationError, part: str) -> None:
     """Assert that the path of an error contains a text; savers may put a prefix before it."""
     is_named = part in error.path
-    check.true(is_named, f"the error names the path {error.path!r} instead of {part}")
+    assert_true(is_named, f"the error names the path {error.path!r} instead of {part}")
 
 
 class IsolationTests(ContractTests):
     """A saver and its callers share no mutable object."""
 
     def test_mutating_a_put_checkpoint_does_not_change_the_store(self) -> None:
+        """With `isolates_values`, the saver copies the mutable objects that it is given."""
         saver = self.open("isolates_values")
         items = [1, [2]]
         note = Note("n", ["a"])
@@ -218,18 +240,19 @@ class IsolationTests(ContractTests):
         for given in (state, metadata, writes, checkpoint):
             _mutate(given)
 
-        loaded = check.get_checkpoint(saver)
+        loaded = get_checkpoint(saver)
         expected_state = {
             "items": [1, [2]],
             "note": Note("n", ["a"]),
             "notes": [Note("n", ["a"])],
         }
 
-        check.same(loaded.state, expected_state)
+        assert_same(loaded.state, expected_state)
         assert_metadata(loaded, {"deep": [1], "note": Note("m")})
-        check.writes(saver, CONFIG, {"w": [1], "note": Note("w")})
+        assert_writes(saver, CONFIG, {"w": [1], "note": Note("w")})
 
     def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
+        """With `isolates_values`, the saver copies the mutable objects that it returns."""
         saver = self.open("isolates_values")
         # The derived checkpoint has a frozen state, as in a run.
         derived = derive(made(_make_state_of_notes()), {}, metadata={"note": Note("m")})
@@ -244,7 +267,7 @@ class IsolationTests(ContractTests):
 
         # Each way to read is used again after its first result was mutated: it may have a cache.
         for _ in range(2):
-            _mutate_after_check(saver, check.get_checkpoint(saver))
+            _mutate_after_check(saver, get_checkpoint(saver))
             _mutate_after_check(saver, saver.list(CONFIG)[0])
 
         released = saver.release(CONFIG).checkpoints[0]
@@ -253,11 +276,12 @@ class IsolationTests(ContractTests):
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
-                check.same(loaded.state["note"], Note("n"))
+                assert_same(loaded.state["note"], Note("n"))
 
                 _mutate(loaded)
 
     def test_returned_checkpoints_are_snapshots(self) -> None:
+        """What `list`, `get` and `release` return never changes afterwards."""
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
         first, second, third, *_, latest = checkpoints
@@ -272,19 +296,20 @@ class IsolationTests(ContractTests):
         put_state(saver, {"list": "fresh"}, id=second.id)
 
         for listed in listings:
-            check.equal(check.get_ids(listed), check.get_ids(history))
-            check.checkpoints(listed, checkpoints)
-        check.same_checkpoint(newest, latest)
-        check.same_checkpoint(tag.checkpoints[1], latest)
+            assert_equal(get_ids(listed), get_ids(history))
+            assert_checkpoints(listed, checkpoints)
+        assert_same_checkpoint(newest, latest)
+        assert_same_checkpoint(tag.checkpoints[1], latest)
 
     def test_an_open_iterator_does_not_block_writers(self) -> None:
+        """A caller that iterates over `list` or `history` holds no lock."""
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 4)
 
         for read in (saver.list, saver.history):
             count = len(checkpoints)
             iterator: Iterator[Any] = iter(read(CONFIG))
-            check.equal(next(iterator).id, checkpoints[-1].id)
+            assert_equal(next(iterator).id, checkpoints[-1].id)
 
             other = self.open_again(saver)
             added = made({"list": []})
@@ -293,7 +318,7 @@ class IsolationTests(ContractTests):
 
             # The iterator does not return the checkpoint that was put after it started.
             remaining = [*iterator]
-            check.equal(len(remaining), count - 1)
+            assert_equal(len(remaining), count - 1)
 
         call_in_thread(self.open_again(saver).release, CONFIG)
 
@@ -301,7 +326,7 @@ class IsolationTests(ContractTests):
 def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     """Assert that a checkpoint has this metadata, besides what default methods store there."""
     found = public_metadata(checkpoint.metadata)
-    check.same(found, expected, "metadata")
+    assert_same(found, expected, "metadata")
 
 
 def _make_state_of_notes() -> dict[str, Any]:
@@ -317,10 +342,10 @@ def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
     writes = saver.get_writes(CONFIG)
     metadata = saver.history(CONFIG)[0].metadata
 
-    check.same(loaded.state, _make_state_of_notes())
+    assert_same(loaded.state, _make_state_of_notes())
     assert_metadata(loaded, {"note": Note("m")})
-    check.same(writes, {"note": Note("w")})
-    check.same(metadata, {"note": Note("m")})
+    assert_same(writes, {"note": Note("w")})
+    assert_same(metadata, {"note": Note("m")})
 
     _mutate(loaded)
     _mutate(writes["note"])
@@ -349,4 +374,4 @@ def _mutate(value: Any) -> None:
             value["modified"] = True
     except TypeError as error:
         is_explained = "read-only" in str(error)
-        check.true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
+        assert_true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")

@@ -13,7 +13,14 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.testing import _check as check
+from graphkit.testing._check import (
+    assert_any_order,
+    assert_equal,
+    assert_same,
+    assert_sequence_equal,
+    assert_true,
+    not_none,
+)
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
 from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_state
 
@@ -27,6 +34,7 @@ class WatchTests(ContractTests):
     # What a watch reports
 
     def test_watch_reports_new_checkpoints_in_order(self) -> None:
+        """`watch` reports each checkpoint of the thread that is put after the call, once."""
         saver = self.open()
         for config in (OTHER, CONFIG):
             put_state(saver, {"n": 0}, config)
@@ -39,14 +47,15 @@ class WatchTests(ContractTests):
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
-        check.equal(_get_checkpoint_ids(changes), ids)
+        assert_equal(_get_checkpoint_ids(changes), ids)
 
         for change in changes:
-            check.equal(change.kind, "checkpoint")
-            check.equal(change.thread_id, "t")
-            check.equal(change.checkpoint_ns, "")
+            assert_equal(change.kind, "checkpoint")
+            assert_equal(change.thread_id, "t")
+            assert_equal(change.checkpoint_ns, "")
 
     def test_watch_reports_what_pending_writes_say(self) -> None:
+        """`watch` reports interrupts, answers, timers, progress, failures and cancels."""
         saver = self.open()
         put_state(saver, {"n": 0})
         interrupt = make_interrupt("x", {"why": 1})
@@ -68,11 +77,12 @@ class WatchTests(ContractTests):
             for writes, kind, interrupt_id, value in expected:
                 other.put_writes(CONFIG, writes)
                 change = _get_change(watch, kind)
-                check.equal(change.id, interrupt_id)
-                check.same(change.value, value)
-            check.same(watch.get(0), None)
+                assert_equal(change.id, interrupt_id)
+                assert_same(change.value, value)
+            assert_same(watch.get(0), None)
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
+        """`watch` of a named checkpoint begins with what was written after it."""
         saver = self.open()
         put_state(saver, {"n": 0})
         start_id = put_state(saver, {"n": 1}).id
@@ -83,31 +93,33 @@ class WatchTests(ContractTests):
         start = RunnableConfig("t", start_id)
         with saver.watch(start, interval=_INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
-        check.equal(_get_checkpoint_ids(changes), later_ids)
+        assert_equal(_get_checkpoint_ids(changes), later_ids)
 
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
-        check.equal(interrupt_ids, ["i"])
+        assert_equal(interrupt_ids, ["i"])
 
         with self.raises(CheckpointNotFoundError):
             saver.watch(UNKNOWN)
 
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
+        """`watch(latest=True)` begins with the latest checkpoint and its pending writes."""
         saver = self.open()
         ids = [put_state(saver, {"n": n}).id for n in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            first = check.not_none(watch.get(TIMEOUT))
-            latest = check.not_none(first.checkpoint)
-            check.equal(latest.id, ids[-1])
+            first = not_none(watch.get(TIMEOUT))
+            latest = not_none(first.checkpoint)
+            assert_equal(latest.id, ids[-1])
 
             # The checkpoint is followed by its pending writes, and by nothing else.
-            second = check.not_none(watch.get(TIMEOUT))
-            check.equal(second.kind, "interrupt")
-            check.equal(second.id, "i")
-            check.same(watch.get(0), None)
+            second = not_none(watch.get(TIMEOUT))
+            assert_equal(second.kind, "interrupt")
+            assert_equal(second.id, "i")
+            assert_same(watch.get(0), None)
 
     def test_watch_covers_all_threads(self) -> None:
+        """With `lists_threads`, `watch` without a thread reports all threads, new ones included."""
         saver = self.open("lists_threads")
         thread_ids = ("old", "new", "ünï/cöde")
         put_state(saver, {"n": 0}, RunnableConfig("old"))
@@ -121,12 +133,13 @@ class WatchTests(ContractTests):
 
         # Each thread is reported once, with its checkpoint.
         reported_ids = _get_checkpoint_ids(changes)
-        check.equal(sorted(reported_ids), sorted(ids))
+        assert_any_order(reported_ids, ids)
 
         reported = [change.thread_id for change in changes]
-        check.equal(sorted(reported), sorted(thread_ids))
+        assert_any_order(reported, thread_ids, "threads")
 
     def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
+        """With `lists_namespaces`, `watch` of a namespace reports it and those below it."""
         saver = self.open("lists_namespaces")
         # "a/b" is nested in "a"; "ab" only starts with the same letter.
         similar = RunnableConfig("t", checkpoint_ns="ab")
@@ -142,13 +155,14 @@ class WatchTests(ContractTests):
             nested_id = put_state(saver, {"n": 1}, nested).id
             own_id = put_state(saver, {"n": 1}, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
-            check.equal(_get_namespaces(changes), {"ab", "a/b", "a"})
+            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"})
 
             changes = _collect_until(one_namespace, nested_id, own_id)
-            check.equal(_get_namespaces(changes), {"a/b", "a"})
-            check.same(one_namespace.get(0), None)
+            assert_equal(_get_namespaces(changes), {"a/b", "a"})
+            assert_same(one_namespace.get(0), None)
 
     def test_watch_reports_release_and_delete(self) -> None:
+        """`watch` reports that the thread was released or deleted."""
         saver = self.open()
         put_state(saver, {"n": 0})
         # Without versions, nothing is left of a released thread.
@@ -157,7 +171,7 @@ class WatchTests(ContractTests):
         with saver.watch("t", interval=_INTERVAL) as watch:
             saver.release(CONFIG)
             change = _get_change(watch, kind)
-            check.same(change.checkpoint, None)
+            assert_same(change.checkpoint, None)
 
             new_id = put_state(saver, {"n": 1}).id
             _collect_until(watch, new_id)
@@ -167,6 +181,7 @@ class WatchTests(ContractTests):
     # Until a status
 
     def test_watch_ends_when_the_thread_has_a_status(self) -> None:
+        """`watch(until=...)` ends when the thread has the status, or has it already."""
         saver = self.open()
         # The thread does not exist yet.
         watch = saver.watch("t", interval=_INTERVAL, until="finished")
@@ -177,41 +192,44 @@ class WatchTests(ContractTests):
         put_state(other, {"n": 1}, next_node_id=END)
 
         changes = _read_to_the_end(watch)
-        check.equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"])
+        assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"])
         last = changes[-1].to_dict()
-        check.equal(last["status"], "finished")
-        check.equal(last["next"], END)
-        check.equal(watch.reached, "finished")
+        assert_equal(last["status"], "finished")
+        assert_equal(last["next"], END)
+        assert_equal(watch.reached, "finished")
 
         # The thread has the status already.
         again = saver.watch("t", latest=True, interval=_INTERVAL, until="finished")
-        check.equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"])
-        check.equal(again.reached, "finished")
+        assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"])
+        assert_equal(again.reached, "finished")
 
         # The run of the thread is over, so that it does not fail any more.
         failed = saver.watch("t", interval=_INTERVAL, until="failed")
-        check.items(_read_to_the_end(failed), [])
-        check.equal(failed.reached, "finished")
+        assert_sequence_equal(_read_to_the_end(failed), [])
+        assert_equal(failed.reached, "finished")
 
     def test_watch_ends_when_the_run_has_failed(self) -> None:
+        """`watch(until=...)` ends when the run is over, whatever its status."""
         saver = self.open()
         put_state(saver, {"n": 0})
         watch = saver.watch("t", interval=_INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
-        check.equal(_get_kinds(_read_to_the_end(watch)), ["failure"])
-        check.equal(watch.reached, "failed")
+        assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"])
+        assert_equal(watch.reached, "failed")
 
     def test_watch_ends_when_the_thread_is_gone(self) -> None:
+        """`watch(until=...)` ends when the thread is deleted."""
         saver = self.open()
         put_state(saver, {"n": 0})
         watch = saver.watch("t", interval=_INTERVAL, until="finished")
         saver.delete("t")
 
-        check.equal(_get_kinds(_read_to_the_end(watch)), ["delete"])
-        check.equal(watch.reached, None)
+        assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"])
+        assert_equal(watch.reached, None)
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
+        """With `lists_threads`, `watch(until=...)` of all threads waits for each of them."""
         saver = self.open("lists_threads")
         new = RunnableConfig("new")
         put_state(saver, {"n": 0})
@@ -220,20 +238,21 @@ class WatchTests(ContractTests):
 
         put_state(saver, {"n": 1}, next_node_id=END)
         change = _get_change(watch, "checkpoint")
-        check.equal(change.thread_id, "t")
-        check.same(watch.get(0), None)
-        check.same(watch.reached, None)
+        assert_equal(change.thread_id, "t")
+        assert_same(watch.get(0), None)
+        assert_same(watch.reached, None)
 
         put_state(saver, {"n": 0}, new)
         put_state(saver, {"n": 1}, OTHER, next_node_id=END)
         put_state(saver, {"n": 1}, new, next_node_id=END)
         changes = _read_to_the_end(watch)
-        check.equal({change.thread_id for change in changes}, {"u", "new"})
-        check.equal(watch.reached, "finished")
+        assert_equal({change.thread_id for change in changes}, {"u", "new"})
+        assert_equal(watch.reached, "finished")
 
     # The life of a watch
 
     def test_wake_and_close_end_a_waiting_get(self) -> None:
+        """`Watch.wake` and `Watch.close` let a `get` that waits return None."""
         saver = self.open()
         watch = saver.watch("t", interval=_INTERVAL)
 
@@ -241,13 +260,14 @@ class WatchTests(ContractTests):
             for end in (watch.wake, watch.close):
                 reader = pool.submit(watch.get, 2 * TIMEOUT)
                 end()
-                check.same(reader.result(TIMEOUT), None)
+                assert_same(reader.result(TIMEOUT), None)
 
         # A watch that is closed reports nothing more.
         put_state(saver, {"n": 0})
-        check.same(watch.get(TIMEOUT), None)
+        assert_same(watch.get(TIMEOUT), None)
 
     def test_watch_refuses_an_unknown_status_and_no_interval(self) -> None:
+        """`watch` raises CheckpointerConfigurationError for options that make no sense."""
         wrong: list[dict[str, Any]] = [{"until": "finishd"}]
         wrong += [{"interval": interval} for interval in (0.0, -1.0, float("nan"))]
         for options in wrong:
@@ -257,10 +277,11 @@ class WatchTests(ContractTests):
     # Waiting for an answer
 
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
+        """`wait_for_resume` returns True when no interrupt waits, False after its timeout."""
         saver = self.open()
-        check.same(saver.wait_for_resume("t"), True)  # it does not exist
+        assert_same(saver.wait_for_resume("t"), True)  # it does not exist
         put_state(saver, {"n": 0})
-        check.same(saver.wait_for_resume("t"), True)
+        assert_same(saver.wait_for_resume("t"), True)
 
         interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
         saver.put_writes(CONFIG, interrupts)
@@ -274,12 +295,13 @@ class WatchTests(ContractTests):
             other.put_writes(CONFIG, {"answer:i": None})
 
             _assert_waiting(saver, 0.05)
-            check.true(not waiter.done(), "wait_for_resume returned before the answer")
+            assert_true(not waiter.done(), "wait_for_resume returned before the answer")
 
             other.put_writes(CONFIG, {"answer:j": 1})
-            check.same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True)
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
+        """`wait_for_resume` returns True when the run has moved past its interrupts."""
         calls: list[Callable[[BaseCheckpointSaver], object]] = [
             lambda other: other.put(CONFIG, made({"n": 1})),
             lambda other: other.release(CONFIG),
@@ -293,9 +315,10 @@ class WatchTests(ContractTests):
             with ThreadPoolExecutor(1) as pool:
                 waiter = _start_waiting(pool, saver, "t")
                 call(self.open_again(saver))
-                check.same(waiter.result(TIMEOUT), True)
+                assert_same(waiter.result(TIMEOUT), True)
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
+        """`wait_for_resume` waits for the interrupts of nested graphs, too."""
         saver = self.open()
         subgraph = RunnableConfig("t", checkpoint_ns="sub")
         put_state(saver, {"n": 0})
@@ -313,7 +336,7 @@ class WatchTests(ContractTests):
             _assert_waiting(saver, 0.05)
 
             other.put_writes(CONFIG, {"inner:k": None})
-            check.same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True)
 
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
@@ -324,7 +347,7 @@ def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLik
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
     """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
     is_answered = saver.wait_for_resume("t", timeout, interval=_INTERVAL)
-    check.same(is_answered, False, "wait_for_resume")
+    assert_same(is_answered, False, "wait_for_resume")
 
 
 def _get_change(watch: Watch, kind: str) -> Change:
@@ -335,8 +358,8 @@ def _get_change(watch: Watch, kind: str) -> Change:
     change = watch.get(TIMEOUT)
     while change is not None and change.kind == "idle":
         change = watch.get(TIMEOUT)
-    change = check.not_none(change)
-    check.equal(change.kind, kind, f"the kind of {change!r}")
+    change = not_none(change)
+    assert_equal(change.kind, kind, f"the kind of {change!r}")
     return change
 
 
@@ -347,7 +370,7 @@ def _read_to_the_end(watch: Watch) -> list[Change]:
     while (change := watch.get(max(0.0, deadline - monotonic()))) is not None:
         if change.kind != "idle":
             changes.append(change)
-    check.true(monotonic() < deadline, f"the watch did not end after {changes}")
+    assert_true(monotonic() < deadline, f"the watch did not end after {changes}")
     return changes
 
 
@@ -357,7 +380,7 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     changes: list[Change] = []
 
     while missing:
-        change = check.not_none(watch.get(TIMEOUT))
+        change = not_none(watch.get(TIMEOUT))
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)

@@ -8,21 +8,18 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._check import (
+    assert_at_least,
     assert_checkpoint,
     assert_checkpoints,
     assert_equal,
     assert_instance,
+    assert_length,
     assert_missing,
     assert_no_writes,
     assert_same,
-    assert_same_checkpoint,
-    assert_sequence_equal,
     assert_statuses,
     assert_tags,
     assert_threads,
-    assert_true,
-    get_ids,
-    not_none,
 )
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
@@ -49,30 +46,23 @@ class HistoryTests(ContractTests):
         """Every method that reads answers for a thread that does not exist, and raises nothing."""
         saver = self.open()
 
-        assert_sequence_equal(saver.list(CONFIG), [])
-        assert_missing(saver, CONFIG)
-        assert_missing(saver, RunnableConfig("t", "some id"))
-        assert_sequence_equal(saver.history(CONFIG), [])
+        self.assert_history(saver, CONFIG, [])
+        assert_missing(saver, UNKNOWN)
         assert_no_writes(saver, CONFIG)
         assert_tags(saver, CONFIG)
-        assert_sequence_equal(saver.namespaces("t"), [])
+        assert_length(saver.namespaces("t"), 0, "the number of namespaces")
 
     def test_put_returns_the_config_with_the_new_id(self) -> None:
         """`put` returns the config that it was given, with the id of the new checkpoint."""
         saver = self.open()
-        config = RunnableConfig(
-            "t",
-            checkpoint_ns="n",
-            stream_mode=StreamMode.SNAPSHOTS,
-            metadata={"user": 7},
-        )
+        config = NESTED.replace(stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
         checkpoint = made({"x": 1})
 
         stored = saver.put(config, checkpoint)
 
-        assert_equal(stored.checkpoint_id, checkpoint.id)
         # Every other option of the config is unchanged.
-        assert_equal(stored.replace(checkpoint_id=None), config)
+        expected = config.replace(checkpoint_id=checkpoint.id)
+        assert_equal(stored, expected, "the config that put returned")
         assert_checkpoint(saver, stored, checkpoint)
 
     def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
@@ -119,26 +109,11 @@ class HistoryTests(ContractTests):
             "none": None,
             "deep": {"list": [1.5, b"x"]},
         }
-        first = made(
-            {"x": 1},
-            node_id=START,
-            next_node_id="first",
-            id=first_id,
-        )
-        second = made(
-            {},
-            node_id="first",
-            next_node_id=None,
-            parent_id=first_id,
-            created_at=when,
-        )
-        third = made(
-            {"x": None},
-            node_id="last",
-            next_node_id=END,
-            metadata=metadata,
-        )
-        checkpoints = [first, second, third]
+        checkpoints = [
+            made({"x": 1}, node_id=START, next_node_id="first", id=first_id),
+            made({}, node_id="first", next_node_id=None, parent_id=first_id, created_at=when),
+            made({"x": None}, node_id="last", next_node_id=END, metadata=metadata),
+        ]
 
         put_all(saver, CONFIG, checkpoints)
 
@@ -153,18 +128,11 @@ class HistoryTests(ContractTests):
         first = made({"x": 1})
         saver.put(None, first)
 
-        spellings: list[ConfigLike] = [
-            None,
-            RunnableConfig(),
-            {},
-            {"configurable": {}},
-            default,
-        ]
+        spellings: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, default]
 
         for config in spellings:
-            listed = saver.list(config)
-            assert_equal(get_ids(listed), [first.id], f"the ids of the history of {config!r}")
-            not_none(saver.get(config))
+            assert_checkpoints(saver.list(config), [first])
+            assert_checkpoint(saver, config, first)
 
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
@@ -184,7 +152,7 @@ class HistoryTests(ContractTests):
         stored = saver.put(latest_config, first)
         saver.put(latest_config, second)
 
-        assert_equal(stored["configurable"]["checkpoint_id"], first.id)
+        assert_equal(stored["configurable"]["checkpoint_id"], first.id, "the id in the config that put returned")
         assert_checkpoint(saver, first_config, first)
         assert_checkpoint(saver, latest_config, second)
         assert_checkpoint(saver, NESTED, second)
@@ -204,8 +172,10 @@ class HistoryTests(ContractTests):
         for position in (3, 0, 7):
             config = config_of(checkpoints[position])
             replacement = made({"list": ["r"]}, id=config.checkpoint_id, node_id="r")
-            assert_equal(saver.put(config, replacement), config)
 
+            stored = saver.put(config, replacement)
+
+            assert_equal(stored, config, "the config that put returned")
             checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
 
@@ -225,10 +195,9 @@ class HistoryTests(ContractTests):
         stored = saver.put(old_config, replacement)
 
         # put returns the config that it was given, with the old id.
-        assert_equal(stored, old_config)
+        assert_equal(stored, old_config, "the config that put returned")
         self.assert_history(saver, CONFIG, [first, replacement, last])
         assert_missing(saver, old_config)
-
         with self.raises(CheckpointNotFoundError):
             put_state(saver, {"n": "again"}, old_config)
 
@@ -259,8 +228,9 @@ class HistoryTests(ContractTests):
         third = put_state(other, {"n": 4})
         saver.put(CONFIG, again)
 
+        expected = [first, second, again, third, again]
         for reader in self.readers_of(saver):
-            assert_checkpoints(reader.list(CONFIG), [first, second, again, third, again])
+            assert_checkpoints(reader.list(CONFIG), expected)
             assert_checkpoint(reader, CONFIG, again)
             assert_checkpoint(reader, config_of(first), again)
 
@@ -268,26 +238,30 @@ class HistoryTests(ContractTests):
         derived = derive(first, {"m": 6})
         other.put(CONFIG, derived)
 
+        expected.append(derived)
         for reader in self.readers_of(saver):
-            assert_checkpoints(reader.list(CONFIG), [first, second, again, third, again, derived])
+            assert_checkpoints(reader.list(CONFIG), expected)
 
     def test_a_listing_has_no_state_of_a_replacement(self) -> None:
         """What `list` has returned never shows the state of another checkpoint."""
         # A saver that decodes states on first use may have lost one by then.
         saver = self.open()
-        removed = put_state(saver, {"n": 0})
+        put_state(saver, {"n": "removed"})
         first = put_state(saver, {"n": 1})
         again = put_state(saver, {"n": 2}, id=first.id)
-        replaced = put_state(saver, {"n": 3})
+        replaced = put_state(saver, {"n": "replaced"})
         listed = saver.list(CONFIG)
 
         put_state(saver, {"n": "replacement"}, config_of(replaced), id=replaced.id)
         saver.prune("t", keep_last=3)
 
-        assert_checkpoints(listed[1:3], [first, again])
-        for checkpoint, expected in ((listed[0], replaced), (listed[3], removed)):
-            with suppress(CheckpointNotFoundError):
-                assert_same_checkpoint(checkpoint, expected)
+        newest, *middle, oldest = listed
+        assert_checkpoints(middle, [first, again])
+        # The other two may be gone.
+        with suppress(CheckpointNotFoundError):
+            assert_same(newest.state, {"n": "replaced"}, "the state of a replaced checkpoint")
+        with suppress(CheckpointNotFoundError):
+            assert_same(oldest.state, {"n": "removed"}, "the state of a removed checkpoint")
 
     # History
 
@@ -304,13 +278,15 @@ class HistoryTests(ContractTests):
 
         for reader in self.readers_of(saver):
             infos = reader.history(NESTED)
-            for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
-                assert_equal(info.thread_id, "t")
-                assert_equal(info.checkpoint_ns, "n")
-                assert_equal(info.tags, ())
-                for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
-                    assert_same(getattr(info, name), getattr(checkpoint, name), name)
 
+            for info, checkpoint in zip(infos, checkpoints[::-1], strict=True):
+                assert_equal(info.thread_id, "t", "thread_id")
+                assert_equal(info.checkpoint_ns, "n", "checkpoint_ns")
+                assert_equal(info.tags, (), "tags")
                 assert_instance(info.size, int)
-                assert_true(info.size >= 0, f"a checkpoint has the size {info.size}")
+                assert_at_least(info.size, 0)
+                for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
+                    expected = getattr(checkpoint, name)
+                    assert_same(getattr(info, name), expected, name)
+
             assert_statuses(reader, NESTED, "finished", "", "")

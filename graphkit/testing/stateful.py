@@ -425,13 +425,7 @@ class SaverMachine(RuleBasedStateMachine):
         keep_tags=st.sampled_from([(), ("keep",)]),
         keep_interrupted=st.booleans(),
     )
-    def prune(
-        self,
-        thread: str | None,
-        keep_last: int,
-        keep_tags: tuple[str, ...],
-        keep_interrupted: bool,
-    ) -> None:
+    def prune(self, thread: str | None, keep_last: int, keep_tags: tuple[str, ...], keep_interrupted: bool) -> None:
         """Remove old checkpoints of one thread or of all."""
         expected = 0
 
@@ -451,12 +445,7 @@ class SaverMachine(RuleBasedStateMachine):
             expected += len(rows) - len(kept)
             self.rows[key] = kept
 
-        count = self.saver.prune(
-            thread,
-            keep_last=keep_last,
-            keep_tags=keep_tags,
-            keep_interrupted=keep_interrupted,
-        )
+        count = self.saver.prune(thread, keep_last=keep_last, keep_tags=keep_tags, keep_interrupted=keep_interrupted)
         assert_equal(count, expected, "the count of prune")
 
     @rule(key=anywhere, positions=st.lists(positions, max_size=3), is_all=st.booleans())

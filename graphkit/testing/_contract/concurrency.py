@@ -47,6 +47,7 @@ from graphkit.testing._values import (
     grow_list,
     made,
     make_interrupt,
+    put_checkpoint,
     put_state,
 )
 
@@ -105,7 +106,7 @@ class LockTests(ContractTests):
     def test_is_run_locked_reports_a_held_lock(self) -> None:
         """`is_run_locked` looks at the run lock without taking it; `history` then says "running"."""
         saver, other = self.open_two()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         for reader in (saver, other):
             _assert_reported(reader, is_locked=False)
@@ -139,7 +140,7 @@ class LockTests(ContractTests):
     def test_the_holder_may_reenter_the_lock_and_use_the_thread(self) -> None:
         """`run_lock`, `copy`, `release` and `delete` do not wait for their own caller."""
         saver, other = self.open_two()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         with saver.run_lock(CONFIG):
             with saver.run_lock(CONFIG, 0), saver.run_lock(NESTED, 0):
@@ -151,7 +152,7 @@ class LockTests(ContractTests):
             tag = saver.release(CONFIG)
             assert_length(tag.checkpoints, 1)
 
-            put_state(saver, {"n": 2})
+            put_checkpoint(saver)
             assert_same(saver.delete("t"), True)
             self.assert_locked(other, CONFIG)
 
@@ -162,7 +163,7 @@ class LockTests(ContractTests):
     def test_a_node_may_reenter_the_lock_of_its_run(self) -> None:
         """A node may do with the thread of its run what the run itself may do."""
         saver, other = self.open_two()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         held_locks = frozenset({saver.run_lock_key(CONFIG)})
         with saver.run_lock(CONFIG), executing(NodeContext("node", (), held_locks)):
@@ -221,9 +222,9 @@ class LockTests(ContractTests):
         ]
         for count, call in calls:
             saver = self.open("waits_for_runs")
-            put_state(saver, {"n": 2}, OTHER)
-            for number in range(count):
-                put_state(saver, {"n": number})
+            put_checkpoint(saver, OTHER)
+            for _ in range(count):
+                put_checkpoint(saver)
             with ThreadPoolExecutor(1) as pool:
                 with saver.run_lock(CONFIG):
                     waiter = pool.submit(call, self.open_again(saver))
@@ -327,7 +328,7 @@ class ConcurrencyTests(ContractTests):
     def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:
         """`put_writes` and `add_tags` may be called by several threads at once."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         def write(number: int) -> None:
             for n in range(5):

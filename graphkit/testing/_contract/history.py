@@ -33,6 +33,7 @@ from graphkit.testing._values import (
     grow_list,
     made,
     put_all,
+    put_checkpoint,
     put_state,
 )
 
@@ -84,9 +85,9 @@ class HistoryTests(ContractTests):
     def test_get_by_id(self) -> None:
         """`get` returns the checkpoint that the config names, in its own thread and namespace only."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
-        second = put_state(saver, {"n": 2})
-        other = put_state(saver, {"n": 3}, OTHER)
+        first = put_checkpoint(saver)
+        second = put_checkpoint(saver)
+        other = put_checkpoint(saver, OTHER)
 
         assert_checkpoint(saver, config_of(first), first)
         # An id is valid in its own thread and namespace only.
@@ -102,13 +103,7 @@ class HistoryTests(ContractTests):
         saver = self.open()
         when = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=timezone(timedelta(hours=5)))
         first_id = "the id / of \0 mine"
-        metadata = {
-            "step": 3,
-            "who": ("a", 1),
-            "when": when,
-            "none": None,
-            "deep": {"list": [1.5, b"x"]},
-        }
+        metadata = {"step": 3, "who": ("a", 1), "when": when, "none": None, "deep": {"list": [1.5, b"x"]}}
         checkpoints = [
             made({"x": 1}, node_id=START, next_node_id="first", id=first_id),
             made({}, node_id="first", next_node_id=None, parent_id=first_id, created_at=when),
@@ -186,9 +181,9 @@ class HistoryTests(ContractTests):
     def test_replace_may_change_the_id(self) -> None:
         """The checkpoint that `put` replaces may get another id; the old one is then unknown."""
         saver = self.open()
-        first = put_state(saver, {"n": 0})
-        replaced = put_state(saver, {"n": 1})
-        last = put_state(saver, {"n": 2})
+        first = put_checkpoint(saver)
+        replaced = put_checkpoint(saver)
+        last = put_checkpoint(saver)
         old_config = config_of(replaced)
 
         replacement = made({"n": "new"})
@@ -199,19 +194,19 @@ class HistoryTests(ContractTests):
         self.assert_history(saver, CONFIG, [first, replacement, last])
         assert_missing(saver, old_config)
         with self.raises(CheckpointNotFoundError):
-            put_state(saver, {"n": "again"}, old_config)
+            put_checkpoint(saver, old_config)
 
     def test_replace_of_an_unknown_checkpoint_raises(self) -> None:
         """`put` with an unknown id raises CheckpointNotFoundError and changes nothing."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
-            put_state(saver, {"n": 2}, UNKNOWN)
+            put_checkpoint(saver, UNKNOWN)
         assert_equal(caught.exception.thread_id, "t")
 
         # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):
-            put_state(saver, {"n": 2}, RunnableConfig("u", "unknown"))
+            put_checkpoint(saver, RunnableConfig("u", "unknown"))
         assert_missing(saver, OTHER)
         if saver.lists_threads:
             assert_threads(saver, "t")
@@ -219,13 +214,13 @@ class HistoryTests(ContractTests):
     def test_an_id_may_occur_again_and_the_newest_counts(self) -> None:
         """`put` accepts an id that the history has already; `get` returns the newest with it."""
         saver, other = self.open_two()
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         again = first.with_state(made({"n": 3}).state)
 
         # The other saver's put comes between, so that the first saver does not know the end of the history.
-        second = put_state(other, {"n": 2})
+        second = put_checkpoint(other)
         saver.put(CONFIG, again)
-        third = put_state(other, {"n": 4})
+        third = put_checkpoint(other)
         saver.put(CONFIG, again)
 
         expected = [first, second, again, third, again]
@@ -247,8 +242,8 @@ class HistoryTests(ContractTests):
         # A saver that decodes states on first use may have lost one by then.
         saver = self.open()
         put_state(saver, {"n": "removed"})
-        first = put_state(saver, {"n": 1})
-        again = put_state(saver, {"n": 2}, id=first.id)
+        first = put_checkpoint(saver)
+        again = put_checkpoint(saver, id=first.id)
         replaced = put_state(saver, {"n": "replaced"})
         listed = saver.list(CONFIG)
 

@@ -37,7 +37,7 @@ from graphkit.testing._values import (
     made,
     make_interrupt,
     put_all,
-    put_state,
+    put_checkpoint,
 )
 
 
@@ -84,8 +84,8 @@ class MaintenanceTests(ContractTests):
     def test_copy_requires_a_source_and_an_empty_target(self) -> None:
         """`copy` raises for an empty source and for a target with checkpoints, and changes nothing."""
         saver = self.open()
-        put_state(saver, {"n": 1})
-        put_state(saver, {"n": 2}, OTHER)
+        put_checkpoint(saver)
+        put_checkpoint(saver, OTHER)
 
         with self.assert_unchanged(saver, CONFIG), self.assert_unchanged(saver, OTHER):
             with self.raises(CheckpointNotFoundError):
@@ -107,12 +107,12 @@ class MaintenanceTests(ContractTests):
         for number in all_numbers:
             is_odd = number % 2
             metadata = {"user": "u", "n": number, "none": None, "deep": {"a": [is_odd]}}
-            put_state(saver, {"n": number}, metadata=metadata)
+            put_checkpoint(saver, metadata=metadata)
 
         saver.add_tags(CONFIG, "tag")
-        put_state(saver, {"n": 6}, OTHER, metadata={"user": "v", "n": 6})
+        put_checkpoint(saver, OTHER, metadata={"user": "v", "n": 6})
         if saver.lists_namespaces:
-            put_state(saver, {"n": 5}, NESTED, metadata={"user": "u", "n": 5})
+            put_checkpoint(saver, NESTED, metadata={"user": "u", "n": 5})
             all_numbers.append(5)
 
         for reader in self.readers_of(saver):
@@ -135,7 +135,7 @@ class MaintenanceTests(ContractTests):
         """`search` and `recent` return at most `limit` results, and refuse what is no limit."""
         saver = self.open()
         for number in range(4):
-            put_state(saver, {}, metadata={"n": number, "odd": number % 2})
+            put_checkpoint(saver, metadata={"n": number, "odd": number % 2})
         # A config names its thread.
         threads: list[ThreadLike] = [CONFIG, "t"]
         if saver.lists_threads:
@@ -162,8 +162,8 @@ class MaintenanceTests(ContractTests):
         """With `lists_threads`, `search` without a thread searches all threads."""
         saver = self.open("lists_threads")
         for config in (CONFIG, OTHER):
-            put_state(saver, {}, config, metadata={"user": "u"})
-        put_state(saver, {}, RunnableConfig("v"))
+            put_checkpoint(saver, config, metadata={"user": "u"})
+        put_checkpoint(saver, RunnableConfig("v"))
 
         infos = saver.search({"user": "u"})
         thread_ids = [info.thread_id for info in infos]
@@ -284,7 +284,7 @@ class MaintenanceTests(ContractTests):
         kept_config = config_of(kept)
         saver.add_tags(kept_config, "tag")
         saver.put_writes(kept_config, {"w": 1})
-        nested = put_state(saver, {"n": 1}, NESTED, id=latest.id)
+        nested = put_checkpoint(saver, NESTED, id=latest.id)
 
         ids = get_ids([oldest, middle, latest])
         removed = saver.remove(CONFIG, [*ids, "unknown"])
@@ -328,8 +328,8 @@ class MaintenanceTests(ContractTests):
         yesterday = now - timedelta(days=1)
         tomorrow = now + timedelta(days=1)
         # The time of the last write counts, not the `created_at` of a checkpoint.
-        put_state(saver, {"n": 1}, created_at=now - timedelta(days=9))
-        put_state(saver, {"n": 2}, OTHER)
+        put_checkpoint(saver, created_at=now - timedelta(days=9))
+        put_checkpoint(saver, OTHER)
         assert_sequence_equal(saver.delete_idle(idle_since=yesterday), [])
 
         found = saver.delete_idle(idle_since=tomorrow, dry_run=True)
@@ -357,7 +357,7 @@ class MaintenanceTests(ContractTests):
         saver = self.open_with(SupportsErase)
         checkpoints = grow_list(saver, CONFIG, 2)
         saver.put_writes(CONFIG, {"w": 1})
-        put_state(saver, {"n": 3}, OTHER)
+        put_checkpoint(saver, OTHER)
         saver.delete("u")
 
         for full in (False, True):
@@ -369,7 +369,7 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, OTHER, [])
 
         # The thread begins again.
-        fresh = put_state(saver, {"n": 4}, OTHER)
+        fresh = put_checkpoint(saver, OTHER)
         self.assert_history(saver, OTHER, [fresh])
 
 

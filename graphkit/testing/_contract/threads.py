@@ -28,7 +28,17 @@ from graphkit.testing._check import (
     not_none,
 )
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import CONFIG, HOSTILE_IDS, NESTED, OTHER, config_of, grow_list, made, put_state
+from graphkit.testing._values import (
+    CONFIG,
+    HOSTILE_IDS,
+    NESTED,
+    OTHER,
+    config_of,
+    grow_list,
+    made,
+    put_checkpoint,
+    put_state,
+)
 
 
 class ThreadTests(ContractTests):
@@ -43,7 +53,7 @@ class ThreadTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 4)
         latest = checkpoints[-1]
         saver.put_writes(CONFIG, {"w": 1})
-        put_state(saver, {"n": 1}, other_config)
+        put_checkpoint(saver, other_config)
 
         tag = saver.release(CONFIG)
 
@@ -54,7 +64,7 @@ class ThreadTests(ContractTests):
         assert_length(saver.list(other_config), 1)
 
         # The thread starts afresh, also if an id occurs again, and the tag does not change.
-        fresh = put_state(saver, {"n": "fresh"}, id=latest.id)
+        fresh = put_checkpoint(saver, id=latest.id)
         self.assert_history(saver, CONFIG, [fresh])
         for reader in self.readers_of(saver):
             assert_no_writes(reader, config_of(latest))
@@ -76,8 +86,8 @@ class ThreadTests(ContractTests):
         """`release` empties all namespaces of a thread, whichever the config names."""
         saver = self.open()
         inner_config = RunnableConfig("t", checkpoint_ns="n/m")
-        root = put_state(saver, {"n": "root"})
-        put_state(saver, {"n": "inner"}, inner_config)
+        root = put_checkpoint(saver)
+        put_checkpoint(saver, inner_config)
 
         tag = saver.release(inner_config)
 
@@ -121,7 +131,7 @@ class ThreadTests(ContractTests):
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
             config = RunnableConfig("t", checkpoint_ns=namespace)
-            put_state(saver, {"n": namespace}, config)
+            put_checkpoint(saver, config)
 
         for reader in self.readers_of(saver):
             # The namespace of a config does not restrict the list.
@@ -174,9 +184,9 @@ class ThreadTests(ContractTests):
         assert_threads(saver)
 
         inner_config = RunnableConfig("only inside", checkpoint_ns="n")
-        put_state(saver, {"n": 1}, inner_config)
+        put_checkpoint(saver, inner_config)
         for thread in HOSTILE_IDS:
-            put_state(saver, {"n": 1}, RunnableConfig(thread))
+            put_checkpoint(saver, RunnableConfig(thread))
         saver.release(RunnableConfig("a"))
         saver.delete("A")
 
@@ -195,8 +205,8 @@ class ThreadTests(ContractTests):
             grow_list(saver, config, 3)
             saver.put_writes(config, {"w": 1})
 
-        put_state(saver, {"n": 1}, NESTED)
-        put_state(saver, {"n": 1}, inner_config)
+        put_checkpoint(saver, NESTED)
+        put_checkpoint(saver, inner_config)
 
         # Also a thread with several namespaces is listed once.
         assert_threads(saver, "t", "u", "$default", "only inside")
@@ -213,7 +223,7 @@ class ThreadTests(ContractTests):
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, NESTED, [])
 
-        fresh = put_state(saver, {"n": "fresh"})
+        fresh = put_checkpoint(saver)
         self.assert_history(saver, CONFIG, [fresh])
         assert_no_writes(saver, CONFIG)
 
@@ -222,7 +232,7 @@ class ThreadTests(ContractTests):
     def test_undeclared_threads_and_size_raise(self) -> None:
         """Without `lists_threads` or `measures_size`, `threads` or `size` raises."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         if not saver.lists_threads:
             with self.raises(CheckpointerConfigurationError):
                 saver.threads()
@@ -298,10 +308,10 @@ class VersionTests(ContractTests):
         # A nested graph has the name of its node as its namespace: savers that do not list namespaces find it, too.
         nested_config = RunnableConfig("t", checkpoint_ns="a")
         first = grow_list(saver, CONFIG, 3)
-        nested = put_state(saver, {"n": "inner"}, nested_config)
+        nested = put_checkpoint(saver, nested_config)
         assert_equal(saver.release(CONFIG).version, 1)
 
-        second = put_state(saver, {"n": "second"})
+        second = put_checkpoint(saver)
         assert_equal(saver.release(CONFIG).version, 2)
         # The thread is empty now, so that there is nothing to keep.
         assert_same(saver.release(CONFIG).version, None)
@@ -332,7 +342,7 @@ class VersionTests(ContractTests):
     def test_a_version_keeps_its_states(self) -> None:
         """With `HasVersions`, a version does not change when the thread goes on."""
         saver = self.open_with(HasVersions)
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         saver.copy("t", "backup")
         released = saver.release(CONFIG)
 
@@ -341,7 +351,7 @@ class VersionTests(ContractTests):
         corrected = first.with_state(made({"n": 2}).state)
         saver.put(config_of(first), corrected)
         saver.release(CONFIG)
-        latest = put_state(saver, {"n": 3}, id=first.id)
+        latest = put_checkpoint(saver, id=first.id)
 
         assert_checkpoints(released.checkpoints, [first])
         for reader in self.readers_of(saver):
@@ -363,7 +373,7 @@ class VersionTests(ContractTests):
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
 
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.release(CONFIG)
         for version in (0, 2, -1, 99):
             with self.raises(CheckpointNotFoundError):
@@ -398,10 +408,10 @@ class VersionTests(ContractTests):
         released = RunnableConfig("released")
         both = RunnableConfig("both")
         for config in (released, both, RunnableConfig("live")):
-            put_state(saver, {"n": 1}, config)
+            put_checkpoint(saver, config)
         saver.release(released)
         saver.release(both)
-        put_state(saver, {"n": 2}, both)
+        put_checkpoint(saver, both)
 
         # `threads` lists a thread without checkpoints only on demand.
         reader = self.open_again(saver)
@@ -420,7 +430,7 @@ class VersionTests(ContractTests):
             saver.tag(released, 1)
 
         # The versions of the new thread start at 1 again.
-        put_state(saver, {"n": 3}, released)
+        put_checkpoint(saver, released)
         tag = saver.release(released)
         assert_equal(tag.version, 1)
 

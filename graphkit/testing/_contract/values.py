@@ -43,6 +43,7 @@ from graphkit.testing._values import (
     grow_list,
     made,
     put_all,
+    put_checkpoint,
     put_state,
     sample_values,
 )
@@ -187,12 +188,12 @@ class ValueTests(ContractTests):
     def test_unstorable_metadata_and_writes_raise(self) -> None:
         """With `refuses_unstorable_values`, metadata and pending writes are refused as a whole."""
         saver = self.open("refuses_unstorable_values")
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"w": 1})
 
         with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
-                put_state(saver, {"n": 2}, metadata={"who": UnknownType()})
+                put_checkpoint(saver, metadata={"who": UnknownType()})
             _assert_in_path(caught.exception, "who")
 
             # Not one of several writes is stored if one of them is refused.

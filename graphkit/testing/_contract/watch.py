@@ -22,7 +22,7 @@ from graphkit.testing._check import (
     not_none,
 )
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_state
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_checkpoint
 
 _INTERVAL = 0.01
 """The polling interval of savers without change events, in seconds."""
@@ -37,13 +37,13 @@ class WatchTests(ContractTests):
         """`watch` reports each checkpoint of the thread that is put after the call, once."""
         saver = self.open()
         for config in (OTHER, CONFIG):
-            put_state(saver, {"n": 0}, config)
+            put_checkpoint(saver, config)
 
         with saver.watch("t", interval=_INTERVAL) as watch:
             # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
-            put_state(other, {"n": 1}, OTHER)
-            ids = [put_state(other, {"n": n}).id for n in range(1, 20)]
+            put_checkpoint(other, OTHER)
+            ids = [put_checkpoint(other).id for n in range(1, 20)]
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
@@ -57,7 +57,7 @@ class WatchTests(ContractTests):
     def test_watch_reports_what_pending_writes_say(self) -> None:
         """`watch` reports interrupts, answers, timers, progress, failures and cancels."""
         saver = self.open()
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         interrupt = make_interrupt("x", {"why": 1})
         timer = {**interrupt, "due": datetime(2031, 4, 1, tzinfo=UTC)}
         failure = make_failure(at=1)
@@ -84,10 +84,10 @@ class WatchTests(ContractTests):
     def test_watch_can_start_at_a_checkpoint(self) -> None:
         """`watch` of a named checkpoint begins with what was written after it."""
         saver = self.open()
-        put_state(saver, {"n": 0})
-        start_id = put_state(saver, {"n": 1}).id
+        put_checkpoint(saver)
+        start_id = put_checkpoint(saver).id
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        later_ids = [put_state(saver, {"n": n}).id for n in range(2, 5)]
+        later_ids = [put_checkpoint(saver).id for n in range(2, 5)]
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
         start = RunnableConfig("t", start_id)
@@ -104,7 +104,7 @@ class WatchTests(ContractTests):
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
         """`watch(latest=True)` begins with the latest checkpoint and its pending writes."""
         saver = self.open()
-        ids = [put_state(saver, {"n": n}).id for n in range(3)]
+        ids = [put_checkpoint(saver).id for n in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
@@ -122,13 +122,13 @@ class WatchTests(ContractTests):
         """With `lists_threads`, `watch` without a thread reports all threads, new ones included."""
         saver = self.open("lists_threads")
         thread_ids = ("old", "new", "ünï/cöde")
-        put_state(saver, {"n": 0}, RunnableConfig("old"))
+        put_checkpoint(saver, RunnableConfig("old"))
 
         ids = []
         with saver.watch(interval=_INTERVAL) as watch:
             for thread_id in thread_ids:
                 config = RunnableConfig(thread_id)
-                ids.append(put_state(saver, {"n": 1}, config).id)
+                ids.append(put_checkpoint(saver, config).id)
             changes = _collect_until(watch, *ids)
 
         # Each thread is reported once, with its checkpoint.
@@ -145,15 +145,15 @@ class WatchTests(ContractTests):
         similar = RunnableConfig("t", checkpoint_ns="ab")
         nested = RunnableConfig("t", checkpoint_ns="a/b")
         namespace = RunnableConfig("t", checkpoint_ns="a")
-        put_state(saver, {"n": 0}, similar)
+        put_checkpoint(saver, similar)
 
         whole_thread = saver.watch("t", interval=_INTERVAL)
         one_namespace = saver.watch(namespace, interval=_INTERVAL)
 
         with whole_thread, one_namespace:
-            similar_id = put_state(saver, {"n": 1}, similar).id
-            nested_id = put_state(saver, {"n": 1}, nested).id
-            own_id = put_state(saver, {"n": 1}, namespace).id
+            similar_id = put_checkpoint(saver, similar).id
+            nested_id = put_checkpoint(saver, nested).id
+            own_id = put_checkpoint(saver, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
             assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"})
 
@@ -164,7 +164,7 @@ class WatchTests(ContractTests):
     def test_watch_reports_release_and_delete(self) -> None:
         """`watch` reports that the thread was released or deleted."""
         saver = self.open()
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         # Without versions, nothing is left of a released thread.
         kind = "release" if isinstance(saver, HasVersions) else "delete"
 
@@ -173,7 +173,7 @@ class WatchTests(ContractTests):
             change = _get_change(watch, kind)
             assert_same(change.checkpoint, None)
 
-            new_id = put_state(saver, {"n": 1}).id
+            new_id = put_checkpoint(saver).id
             _collect_until(watch, new_id)
             saver.delete("t")
             _get_change(watch, "delete")
@@ -186,10 +186,10 @@ class WatchTests(ContractTests):
         # The thread does not exist yet.
         watch = saver.watch("t", interval=_INTERVAL, until="finished")
         other = self.open_again(saver)
-        put_state(other, {"n": 0}, OTHER, next_node_id=END)
-        put_state(other, {"n": 0})
+        put_checkpoint(other, OTHER, next_node_id=END)
+        put_checkpoint(other)
         other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        put_state(other, {"n": 1}, next_node_id=END)
+        put_checkpoint(other, next_node_id=END)
 
         changes = _read_to_the_end(watch)
         assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"])
@@ -211,7 +211,7 @@ class WatchTests(ContractTests):
     def test_watch_ends_when_the_run_has_failed(self) -> None:
         """`watch(until=...)` ends when the run is over, whatever its status."""
         saver = self.open()
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         watch = saver.watch("t", interval=_INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
@@ -221,7 +221,7 @@ class WatchTests(ContractTests):
     def test_watch_ends_when_the_thread_is_gone(self) -> None:
         """`watch(until=...)` ends when the thread is deleted."""
         saver = self.open()
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         watch = saver.watch("t", interval=_INTERVAL, until="finished")
         saver.delete("t")
 
@@ -232,19 +232,19 @@ class WatchTests(ContractTests):
         """With `lists_threads`, `watch(until=...)` of all threads waits for each of them."""
         saver = self.open("lists_threads")
         new = RunnableConfig("new")
-        put_state(saver, {"n": 0})
-        put_state(saver, {"n": 0}, OTHER)
+        put_checkpoint(saver)
+        put_checkpoint(saver, OTHER)
         watch = saver.watch(interval=_INTERVAL, until="finished")
 
-        put_state(saver, {"n": 1}, next_node_id=END)
+        put_checkpoint(saver, next_node_id=END)
         change = _get_change(watch, "checkpoint")
         assert_equal(change.thread_id, "t")
         assert_same(watch.get(0), None)
         assert_same(watch.reached, None)
 
-        put_state(saver, {"n": 0}, new)
-        put_state(saver, {"n": 1}, OTHER, next_node_id=END)
-        put_state(saver, {"n": 1}, new, next_node_id=END)
+        put_checkpoint(saver, new)
+        put_checkpoint(saver, OTHER, next_node_id=END)
+        put_checkpoint(saver, new, next_node_id=END)
         changes = _read_to_the_end(watch)
         assert_equal({change.thread_id for change in changes}, {"u", "new"})
         assert_equal(watch.reached, "finished")
@@ -263,7 +263,7 @@ class WatchTests(ContractTests):
                 assert_same(reader.result(TIMEOUT), None)
 
         # A watch that is closed reports nothing more.
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         assert_same(watch.get(TIMEOUT), None)
 
     def test_watch_refuses_an_unknown_status_and_no_interval(self) -> None:
@@ -280,7 +280,7 @@ class WatchTests(ContractTests):
         """`wait_for_resume` returns True when no interrupt waits, False after its timeout."""
         saver = self.open()
         assert_same(saver.wait_for_resume("t"), True)  # it does not exist
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         assert_same(saver.wait_for_resume("t"), True)
 
         interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
@@ -309,7 +309,7 @@ class WatchTests(ContractTests):
         ]
         for call in calls:
             saver = self.open()
-            put_state(saver, {"n": 0})
+            put_checkpoint(saver)
             saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
             with ThreadPoolExecutor(1) as pool:
@@ -321,8 +321,8 @@ class WatchTests(ContractTests):
         """`wait_for_resume` waits for the interrupts of nested graphs, too."""
         saver = self.open()
         subgraph = RunnableConfig("t", checkpoint_ns="sub")
-        put_state(saver, {"n": 0})
-        put_state(saver, {"n": 0}, subgraph)
+        put_checkpoint(saver)
+        put_checkpoint(saver, subgraph)
         saver.put_writes(subgraph, {"interrupt:i": make_interrupt("x")})
 
         # The root records where each interrupt is. That of k is in a store which this saver does

@@ -32,7 +32,7 @@ from graphkit.testing._check import (
     not_none,
 )
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_failure, make_interrupt, put_state
+from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_failure, make_interrupt, put_checkpoint
 
 DUE: Final = datetime(2031, 4, 1, 12, tzinfo=UTC)
 TIMER: Final = {**make_interrupt(), "due": DUE}
@@ -46,7 +46,7 @@ class WriteTests(ContractTests):
     def test_put_writes_merges_in_order_of_first_write(self) -> None:
         """`put_writes` merges over the earlier writes; a key keeps the position of its first write."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"b": 1, "a": [2]})
         saver.put_writes(CONFIG, {})
         # The second value of b takes the position of the first.
@@ -59,9 +59,9 @@ class WriteTests(ContractTests):
     def test_writes_belong_to_one_checkpoint(self) -> None:
         """`put_writes` and `get_writes` mean the named checkpoint, or the latest."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         saver.put_writes(CONFIG, {"w": "of the first"})
-        second = put_state(saver, {"n": 2})
+        second = put_checkpoint(saver)
         assert_no_writes(saver, CONFIG)
 
         saver.put_writes(CONFIG, {"w": "of the second"})
@@ -79,8 +79,8 @@ class WriteTests(ContractTests):
     def test_replace_keeps_writes_and_tags(self) -> None:
         """A checkpoint that `put` replaces keeps its pending writes and tags."""
         saver = self.open()
-        put_state(saver, {"n": 1})
-        put_state(saver, {"n": 2})
+        put_checkpoint(saver)
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"w": 1})
         saver.add_tags(CONFIG, "kept")
 
@@ -102,7 +102,7 @@ class WriteTests(ContractTests):
             with self.raises(CheckpointNotFoundError):
                 saver.put_writes(CONFIG, writes)
 
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         with self.raises_without_change(saver, CheckpointNotFoundError):
             saver.put_writes(UNKNOWN, {"w": 1})
 
@@ -110,7 +110,7 @@ class WriteTests(ContractTests):
         """`put_writes` refuses values that no reader of their key could use: it calls `check_writes`."""
         saver = self.open()
         interrupt = make_interrupt("x", "why?")
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": interrupt, "w": 1})
 
         for key, value in make_malformed_writes():
@@ -130,7 +130,7 @@ class WriteTests(ContractTests):
     def test_other_writes_may_hold_any_value(self) -> None:
         """`put_writes` refuses no value of a key without a meaning to graphkit."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         # Keys that resemble those with a meaning, and an answer without an interrupt.
         writes = {
             "answer:i": "yes",
@@ -159,9 +159,9 @@ class WriteTests(ContractTests):
         # Savers that list namespaces must find interrupts in all of them.
         namespace = "n" if saver.lists_namespaces else ""
         config = RunnableConfig("t", checkpoint_ns=namespace)
-        checkpoint = put_state(saver, {"n": 1}, config)
+        checkpoint = put_checkpoint(saver, config)
         if namespace:
-            put_state(saver, {"n": 2})
+            put_checkpoint(saver)
         interrupts = {
             "interrupt:i1": {**make_interrupt("x", {"q": (1,)}), "deadline": DUE, "default": [None]},
             "interrupt:i2": make_interrupt("y"),
@@ -201,11 +201,11 @@ class WriteTests(ContractTests):
     def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
         """An interrupt waits no longer once the run has moved on."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         assert_length(saver.interrupts("t"), 1)
 
-        put_state(saver, {"n": 2})
+        put_checkpoint(saver)
         assert_interrupts(saver)
 
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
@@ -225,13 +225,13 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"failure": None})
         self.assert_status(saver, "queued", stopped=["queued"])
 
-        put_state(saver, {"n": 2})
+        put_checkpoint(saver)
         self.assert_status(saver, "stalled", "", stopped=["", "queued"])
 
     def test_a_run_that_waits_for_a_timer_sleeps(self) -> None:
         """`history` has the status "sleeping" for a run that waits for a timer; see `derive_stop`."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         saver.put_writes(CONFIG, {"timer:t": TIMER})
         assert_statuses(saver, CONFIG, "stalled")  # another branch was at work
         saver.put_writes(CONFIG, {"asleep": True})
@@ -252,8 +252,8 @@ class WriteTests(ContractTests):
     def test_a_timer_in_a_nested_graph(self) -> None:
         """A thread sleeps, too, if a nested graph waits for a timer."""
         saver = self.open()
-        put_state(saver, {"n": 1})
-        put_state(saver, {"n": 1}, NESTED, metadata={"within": "c/"})
+        put_checkpoint(saver)
+        put_checkpoint(saver, NESTED, metadata={"within": "c/"})
         saver.put_writes(NESTED, {"timer:t": TIMER})
         saver.put_writes(CONFIG, {"inner-timer:t": "n", "asleep": True})
         self.assert_status(saver, "sleeping")
@@ -264,7 +264,7 @@ class WriteTests(ContractTests):
     def test_a_cancelled_thread_waits_for_nothing(self) -> None:
         """`interrupts` leaves out those of a cancelled thread, and `summary` has the cancellation."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         assert_equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
         assert_equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
@@ -280,11 +280,7 @@ class WriteTests(ContractTests):
         self.assert_status(saver, "interrupted", interrupts=["i"])
 
     def assert_status(
-        self,
-        saver: BaseCheckpointSaver,
-        *statuses: str,
-        stopped: Sequence[str] = (),
-        interrupts: Sequence[str] = (),
+        self, saver: BaseCheckpointSaver, *statuses: str, stopped: Sequence[str] = (), interrupts: Sequence[str] = ()
     ) -> None:
         """Assert where the thread "t" stands, through this object and another one.
 
@@ -306,7 +302,7 @@ class WriteTests(ContractTests):
         """With `lists_threads`, `interrupts` without a thread reads all threads."""
         saver = self.open("lists_threads")
         for thread in ("t", "u", "v"):
-            put_state(saver, {"n": 1}, RunnableConfig(thread))
+            put_checkpoint(saver, RunnableConfig(thread))
         for thread in ("t", "v"):
             writes = {f"interrupt:{thread}": make_interrupt()}
             saver.put_writes(RunnableConfig(thread), writes)
@@ -323,8 +319,8 @@ class WriteTests(ContractTests):
     def test_tags(self) -> None:
         """`add_tags` and `remove_tags` change one checkpoint; `tags_of` and `history` show its tags in order."""
         saver = self.open()
-        first = put_state(saver, {"n": 1}, metadata={"k": 1})
-        second = put_state(saver, {"n": 2})
+        first = put_checkpoint(saver, metadata={"k": 1})
+        second = put_checkpoint(saver)
         first_config = config_of(first)
         saver.add_tags(first_config, "good", "best")
         saver.add_tags(first_config, "good", "last")
@@ -350,7 +346,7 @@ class WriteTests(ContractTests):
 
         # A new checkpoint does not inherit them.
         saver.add_tags(CONFIG, "kept")
-        third = put_state(saver, {"n": 3})
+        third = put_checkpoint(saver)
         assert_tags(saver, CONFIG)
 
         self.assert_history(saver, CONFIG, [first, second, third])
@@ -370,7 +366,7 @@ class WriteTests(ContractTests):
     def test_tags_must_be_strings(self) -> None:
         """`add_tags` and `remove_tags` refuse other tags, and change nothing: they call `check_tags`."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.add_tags(CONFIG, "kept")
         invalid_tags: list[Any] = [5, None, b"tag", ("tag",)]
 
@@ -393,14 +389,14 @@ class WriteTests(ContractTests):
         saver = self.open()
         assert_same(saver.summary(CONFIG), None)
 
-        checkpoint = put_state(saver, {"n": 1}, metadata={"user": "anna"})
+        checkpoint = put_checkpoint(saver, metadata={"user": "anna"})
         self.assert_summary(saver, CONFIG)
 
-        put_state(saver, {"n": 2}, next_node_id=END)
+        put_checkpoint(saver, next_node_id=END)
         # The checkpoint id of a config does not restrict the summary.
         self.assert_summary(saver, config_of(checkpoint))
 
-        put_state(saver, {"n": 3}, NESTED)
+        put_checkpoint(saver, NESTED)
         writes = {
             "interrupt:q1": make_interrupt("a", "really?"),
             "interrupt:q2": make_interrupt("b"),
@@ -419,10 +415,10 @@ class WriteTests(ContractTests):
         """`summary` has the interrupts of nested graphs, and the recorded failure."""
         saver = self.open()
         subgraph = RunnableConfig("t", checkpoint_ns="sub")
-        put_state(saver, {"n": 1}, subgraph, metadata={"within": "1"})
+        put_checkpoint(saver, subgraph, metadata={"within": "1"})
         interrupt = make_interrupt("inner", "go?")
         saver.put_writes(subgraph, {"interrupt:q": interrupt})
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"inner:q": "sub"})
 
         # The write of the root names the namespace, so this holds also for a saver that does not
@@ -447,15 +443,15 @@ class WriteTests(ContractTests):
     def test_summary_lists_each_tag_and_counts_each_checkpoint_once(self) -> None:
         """`summary` has the tags of all checkpoints, newest first, and how many checkpoints there are."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
-        second = put_state(saver, {"n": 2})
-        put_state(saver, {"n": 1.5}, config_of(first))
+        first = put_checkpoint(saver)
+        second = put_checkpoint(saver)
+        put_checkpoint(saver, config_of(first))
 
         # A replacement is not a further checkpoint, and not the latest.
         summary = self.assert_summary(saver, CONFIG)
         assert_equal(summary.latest.id, second.id)
 
-        put_state(saver, {"n": 3})
+        put_checkpoint(saver)
         self.assert_summary(saver, CONFIG)
 
         # Tags are listed from the newest checkpoint to the oldest.

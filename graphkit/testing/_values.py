@@ -203,7 +203,7 @@ _numbers: Final = count(1)
 
 def put_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG, **fields: Any) -> Checkpoint:
     """Put a new checkpoint with a state that no other one has, and return it."""
-    return put_state(saver, {"n": next(_numbers)}, config, **fields)
+    return put_state(saver, {"number": next(_numbers)}, config, **fields)
 
 
 def put_all(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoints: Iterable[Checkpoint]) -> None:

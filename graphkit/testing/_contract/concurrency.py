@@ -202,37 +202,36 @@ class LockTests(ContractTests):
 
         with saver.run_lock(CONFIG):
             other = self.open_again(saver)
-            call_in_thread(other.put, CONFIG, made({"n": 1}))
-            listed = call_in_thread(other.list, CONFIG)
-            assert_length(listed, 1)
-
-            loaded = call_in_thread(other.get, CONFIG)
-            not_none(loaded)
-
+            checkpoint = call_in_thread(put_checkpoint, other)
             call_in_thread(other.put_writes, CONFIG, {"w": 1})
+
+            listed = call_in_thread(other.list, CONFIG)
+            assert_checkpoints(listed, [checkpoint])
+            loaded = call_in_thread(other.get, CONFIG)
+            assert_same_checkpoint(loaded, checkpoint)
 
     def test_release_delete_and_copy_wait_for_a_run(self) -> None:
         """With `waits_for_runs`, `release`, `delete` and `copy` wait until the run ends."""
-        calls: list[tuple[int, Callable[[BaseCheckpointSaver], object]]] = [
-            (1, lambda saver: saver.release(CONFIG)),
-            (1, lambda saver: saver.delete("t")),
-            (1, lambda saver: saver.copy("t", "new")),
-            # The target of a copy must be empty, but its run lock may be held.
-            (0, lambda saver: saver.copy("u", "t")),
-        ]
-        for count, call in calls:
-            saver = self.open("waits_for_runs")
-            put_checkpoint(saver, OTHER)
-            for _ in range(count):
-                put_checkpoint(saver)
-            with ThreadPoolExecutor(1) as pool:
-                with saver.run_lock(CONFIG):
-                    waiter = pool.submit(call, self.open_again(saver))
-                    with self.raises(TimeoutError):
-                        waiter.result(0.1)
-                    assert_length(saver.list(CONFIG), count)
+        saver = self.open("waits_for_runs")
+        other = self.open_again(saver)
+        put_checkpoint(saver, OTHER)
 
-                waiter.result(TIMEOUT)
+        # The target of a copy must be empty, but its run lock may be held.
+        self.assert_waits_for_a_run(saver, other.copy, "u", "t")
+        self.assert_waits_for_a_run(saver, other.copy, "t", "new")
+        self.assert_waits_for_a_run(saver, other.release, CONFIG)
+        put_checkpoint(saver)
+        self.assert_waits_for_a_run(saver, other.delete, "t")
+
+    def assert_waits_for_a_run(self, saver: BaseCheckpointSaver, call: Callable[..., object], *args: Any) -> None:
+        """Assert that a call changes nothing until the run lock of "t" is free, and then returns."""
+        with ThreadPoolExecutor(1) as pool:
+            with saver.run_lock(CONFIG), self.assert_unchanged(saver, CONFIG):
+                waiter = pool.submit(call, *args)
+                with self.raises(TimeoutError):
+                    waiter.result(0.1)
+
+            waiter.result(TIMEOUT)
 
     def assert_locked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Assert that a caller in another thread cannot acquire the run lock."""
@@ -349,14 +348,12 @@ class ConcurrencyTests(ContractTests):
     def test_two_savers_on_one_store_read_each_other_immediately(self) -> None:
         """What one saver object has written, another one on the store reads at once."""
         saver, other = self.open_two()
-        checkpoints: list[Checkpoint] = []
 
         for number in range(6):
             # The two take turns, and both read each time, so that each may have cached an older history.
             writer = other if number % 2 else saver
             state = {"list": [*range(number)]}
             checkpoint = put_state(writer, state)
-            checkpoints.append(checkpoint)
             writer.put_writes(CONFIG, {"w": number})
             writer.add_tags(CONFIG, f"tag {number}")
 
@@ -369,23 +366,28 @@ class ConcurrencyTests(ContractTests):
                 assert_equal(summary.checkpoints, number + 1)
 
         # Changes that build on a checkpoint that the other saver put.
-        following = extend_list(checkpoints[-1], "x")
+        following = extend_list(checkpoint, "x")
         saver.put(CONFIG, following)
         last = extend_list(following, "y")
         other.put(CONFIG, last)
         assert_checkpoint(saver, CONFIG, last)
 
-        first_config = config_of(checkpoints[0])
-        assert_checkpoint(saver, first_config, checkpoints[0])
-        replacement = made({"list": "replaced"}, id=checkpoints[0].id)
-        other.put(first_config, replacement)
+    def test_what_another_saver_replaces_or_releases_is_read_no_more(self) -> None:
+        """What one saver object has replaced or released, another one on the store does not return."""
+        saver, other = self.open_two()
+        first, last = grow_list(saver, CONFIG, 2)
+        first_config = config_of(first)
+        assert_checkpoint(saver, first_config, first)
+        assert_checkpoint(saver, CONFIG, last)
+
+        replacement = put_state(other, {"list": "replaced"}, first_config, id=first.id)
         assert_checkpoint(saver, first_config, replacement)
 
         tag = other.release(CONFIG)
-        assert_length(tag.checkpoints, 8)
+        assert_checkpoints(tag.checkpoints, [replacement, last])
         assert_missing(saver)
 
-        fresh = put_state(saver, {"list": "fresh"})
+        fresh = put_checkpoint(saver)
         assert_checkpoint(other, CONFIG, fresh)
 
     def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:

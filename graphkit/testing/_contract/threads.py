@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint, Tag
@@ -101,26 +102,22 @@ class ThreadTests(ContractTests):
     def test_threads_and_namespaces_are_isolated(self) -> None:
         """Threads and namespaces share no checkpoints, pending writes or tags, also with equal ids."""
         saver = self.open()
-        configs = [
-            RunnableConfig(thread, checkpoint_ns=namespace)
-            for thread in ("t", "u")
-            for namespace in ("", "n", "n/m", "N")
-        ]
+        places = product(("t", "u"), ("", "n", "n/m", "N"))
+        configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
         histories: list[list[Checkpoint]] = [[] for _ in configs]
 
         # The histories grow in turns, and their checkpoints have the same ids.
         for n in range(3):
             shared_id = f"id {n}"
             for number, config in enumerate(configs):
-                state = {"where": [number, n]}
-                checkpoint = put_state(saver, state, config, id=shared_id)
+                checkpoint = put_checkpoint(saver, config, id=shared_id)
                 histories[number].append(checkpoint)
                 saver.put_writes(config, {"w": number})
                 saver.add_tags(config, str(number))
 
         replaced_config = configs[1].replace(checkpoint_id="id 0")
-        replacement = put_state(saver, {"where": "replaced"}, replaced_config, id="id 0")
-        histories[1][0] = replacement
+        histories[1][0] = put_checkpoint(saver, replaced_config, id="id 0")
+
         for number, config in enumerate(configs):
             self.assert_history(saver, config, histories[number])
             assert_writes(saver, config, {"w": number})
@@ -355,8 +352,9 @@ class VersionTests(ContractTests):
 
         assert_checkpoints(released.checkpoints, [first])
         for reader in self.readers_of(saver):
-            assert_checkpoints(reader.tag(CONFIG, 1).checkpoints, [first])
-            assert_checkpoints(reader.tag(CONFIG, 2).checkpoints, [corrected])
+            tags = [reader.tag(CONFIG, version) for version in (1, 2)]
+            assert_checkpoints(tags[0].checkpoints, [first])
+            assert_checkpoints(tags[1].checkpoints, [corrected])
             assert_checkpoints(reader.list(CONFIG), [latest])
 
         # The second copy kept the version of its target. A copy brings none along.

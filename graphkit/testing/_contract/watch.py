@@ -43,7 +43,7 @@ class WatchTests(ContractTests):
             # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
             put_checkpoint(other, OTHER)
-            ids = [put_checkpoint(other).id for n in range(1, 20)]
+            ids = [put_checkpoint(other).id for _ in range(19)]
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
@@ -62,23 +62,23 @@ class WatchTests(ContractTests):
         timer = {**interrupt, "due": datetime(2031, 4, 1, tzinfo=UTC)}
         failure = make_failure(at=1)
         cancellation = {"reason": "no more", "at": datetime(2026, 1, 1, tzinfo=UTC)}
-        expected: list[tuple[dict[str, Any], str, str | None, object]] = [
-            # Other pending writes, such as the results of `once`, are not reported.
-            ({"interrupt:i": interrupt, "once:1": 2}, "interrupt", "i", interrupt),
-            ({"answer:i": {"yes": True}}, "answer", "i", {"yes": True}),
-            ({"timer:t": timer}, "timer", "t", timer),
-            ({"task:b": {"node": "b"}}, "progress", None, {"node_id": "b"}),
-            ({"failure": failure}, "failure", None, failure),
-            ({"cancelled": cancellation}, "cancel", None, cancellation),
-        ]
-        with saver.watch(CONFIG, interval=_INTERVAL) as watch:
-            other = self.open_again(saver)
+        other = self.open_again(saver)
 
-            for writes, kind, interrupt_id, value in expected:
-                other.put_writes(CONFIG, writes)
+        with saver.watch(CONFIG, interval=_INTERVAL) as watch:
+
+            def assert_reported(key: str, value: object, kind: str, id: str | None, reported: object) -> None:
+                # Other pending writes, such as the results of `once`, are not reported.
+                other.put_writes(CONFIG, {key: value, "once:1": 2})
                 change = _get_change(watch, kind)
-                assert_equal(change.id, interrupt_id)
-                assert_same(change.value, value)
+                assert_equal(change.id, id, "the id of the change")
+                assert_same(change.value, reported, "the value of the change")
+
+            assert_reported("interrupt:i", interrupt, "interrupt", "i", interrupt)
+            assert_reported("answer:i", {"yes": True}, "answer", "i", {"yes": True})
+            assert_reported("timer:t", timer, "timer", "t", timer)
+            assert_reported("task:b", {"node": "b"}, "progress", None, {"node_id": "b"})
+            assert_reported("failure", failure, "failure", None, failure)
+            assert_reported("cancelled", cancellation, "cancel", None, cancellation)
             assert_same(watch.get(0), None)
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
@@ -87,7 +87,7 @@ class WatchTests(ContractTests):
         put_checkpoint(saver)
         start_id = put_checkpoint(saver).id
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        later_ids = [put_checkpoint(saver).id for n in range(2, 5)]
+        later_ids = [put_checkpoint(saver).id for _ in range(3)]
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
         start = RunnableConfig("t", start_id)
@@ -104,17 +104,15 @@ class WatchTests(ContractTests):
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
         """`watch(latest=True)` begins with the latest checkpoint and its pending writes."""
         saver = self.open()
-        ids = [put_checkpoint(saver).id for n in range(3)]
+        _, _, latest = [put_checkpoint(saver) for _ in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            first = not_none(watch.get(TIMEOUT))
-            latest = not_none(first.checkpoint)
-            assert_equal(latest.id, ids[-1])
+            first = _get_change(watch, "checkpoint")
+            assert_equal(_get_checkpoint_ids([first]), [latest.id])
 
             # The checkpoint is followed by its pending writes, and by nothing else.
-            second = not_none(watch.get(TIMEOUT))
-            assert_equal(second.kind, "interrupt")
+            second = _get_change(watch, "interrupt")
             assert_equal(second.id, "i")
             assert_same(watch.get(0), None)
 
@@ -303,7 +301,7 @@ class WatchTests(ContractTests):
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
         """`wait_for_resume` returns True when the run has moved past its interrupts."""
         calls: list[Callable[[BaseCheckpointSaver], object]] = [
-            lambda other: other.put(CONFIG, made({"n": 1})),
+            lambda other: other.put(CONFIG, made()),
             lambda other: other.release(CONFIG),
             lambda other: other.delete("t"),
         ]

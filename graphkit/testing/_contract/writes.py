@@ -93,7 +93,7 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             assert_writes(reader, CONFIG, {"w": 1})
             assert_tags(reader, CONFIG, "kept")
-            assert_state(reader, CONFIG, {"n": 3})
+            assert_state(reader, CONFIG, replacement.state)
 
     def test_put_writes_without_a_checkpoint_raises(self) -> None:
         """`put_writes` raises CheckpointNotFoundError if there is no such checkpoint."""
@@ -220,6 +220,7 @@ class WriteTests(ContractTests):
 
         saver.put_writes(CONFIG, {"update:0": {"n": 2}})
         self.assert_status(saver, "queued", stopped=["queued"])
+
         saver.put_writes(CONFIG, {"failure": make_failure()})
         assert_statuses(saver, CONFIG, "failed")
         saver.put_writes(CONFIG, {"failure": None})
@@ -232,19 +233,26 @@ class WriteTests(ContractTests):
         """`history` has the status "sleeping" for a run that waits for a timer; see `derive_stop`."""
         saver = self.open()
         first = put_checkpoint(saver)
+
+        # Another branch is at work until the run sleeps.
         saver.put_writes(CONFIG, {"timer:t": TIMER})
-        assert_statuses(saver, CONFIG, "stalled")  # another branch was at work
+        assert_statuses(saver, CONFIG, "stalled")
         saver.put_writes(CONFIG, {"asleep": True})
         self.assert_status(saver, "sleeping", stopped=["sleeping"])
 
+        # An interrupt in another branch comes first.
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         self.assert_status(saver, "interrupted", interrupts=["i"])
         saver.put_writes(CONFIG, {"answer:i": "yes"})
         assert_statuses(saver, CONFIG, "answered")
         saver.put_writes(CONFIG, {"resumed:i": True})
         self.assert_status(saver, "sleeping")
+
+        # A failure comes first, too.
         saver.put_writes(CONFIG, {"failure": make_failure()})
         assert_statuses(saver, CONFIG, "failed")
+
+        # The run goes on.
         saver.put_writes(CONFIG, {"failure": None, "answer:t": None, "resumed:t": True, "asleep": None})
         self.assert_status(saver, "stalled")
         self.assert_history(saver, CONFIG, [first])
@@ -254,6 +262,7 @@ class WriteTests(ContractTests):
         saver = self.open()
         put_checkpoint(saver)
         put_checkpoint(saver, NESTED, metadata={"within": "c/"})
+
         saver.put_writes(NESTED, {"timer:t": TIMER})
         saver.put_writes(CONFIG, {"inner-timer:t": "n", "asleep": True})
         self.assert_status(saver, "sleeping")
@@ -266,13 +275,18 @@ class WriteTests(ContractTests):
         saver = self.open()
         put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
-        assert_equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
-        assert_equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
+
+        is_first = cancel(saver, CONFIG, reason="no more")
+        assert_equal(is_first, True, "the first cancel")
+        is_first = cancel(saver, CONFIG, reason="again")
+        assert_equal(is_first, False, "the second cancel")
+
         self.assert_status(saver, "cancelled", stopped=["cancelled"])
         for reader in self.readers_of(saver):
             if reader.lists_threads:
-                assert_sequence_equal(reader.interrupts(), [], "the interrupts of all threads")
-            cancellation = not_none(not_none(reader.summary(CONFIG)).cancellation)
+                assert_length(reader.interrupts(), 0, "the interrupts of all threads")
+            summary = not_none(reader.summary(CONFIG))
+            cancellation = not_none(summary.cancellation, "cancellation")
             assert_equal(cancellation["reason"], "no more")
 
         # As a resume does.
@@ -470,15 +484,14 @@ class WriteTests(ContractTests):
             summary = not_none(reader.summary(config))
             infos = reader.history(config)
             all_tags = [tag for info in infos for tag in info.tags]
-            unique_tags = tuple(dict.fromkeys(all_tags))
+            unique_tags = dict.fromkeys(all_tags)
 
-            assert_same(summary.latest, infos[0])
-            assert_equal(summary.checkpoints, len(infos))
-            assert_equal(summary.tags, unique_tags)
+            assert_same(summary.latest, infos[0], "latest")
+            assert_equal(summary.checkpoints, len(infos), "checkpoints")
+            assert_equal(summary.tags, (*unique_tags,), "tags")
 
-            recent = [*reader.recent(config, limit=2)]
-            latest_infos = [*infos[:2]]
-            assert_same(recent, latest_infos)
+            recent = reader.recent(config, limit=2)
+            assert_sequence_equal(recent, infos[:2], "recent")
 
         with self.raises(ValueError):
             saver.recent(config, limit=0)

@@ -13,7 +13,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
-from graphkit.testing._check import assert_checkpoint, assert_equal, assert_same_checkpoint, get_ids
+from graphkit.testing._check import assert_checkpoint, assert_equal, assert_missing, assert_same_checkpoint, get_ids
 from graphkit.testing._values import CONFIG, application_types
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> dict[
     """Read everything of a history; equal results prove that nothing changed."""
     checkpoints = [*saver.list(config)]
     writes = []
+
     for checkpoint in checkpoints:
         checkpoint_config = config.replace(checkpoint_id=checkpoint.id)
         writes.append(saver.get_writes(checkpoint_config))
@@ -117,7 +118,6 @@ class ContractTests:
         """
         newest_first = oldest_first[::-1]
         expected_ids = get_ids(newest_first)
-        newest_id = expected_ids[0] if expected_ids else None
 
         for reader in self.readers_of(saver):
             listed = reader.list(config)
@@ -132,9 +132,10 @@ class ContractTests:
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
                 assert_checkpoint(reader, checkpoint_config, expected)
 
-            latest = reader.get(config)
-            latest_id = None if latest is None else latest.id
-            assert_equal(latest_id, newest_id, "the id of get")
+            if newest_first:
+                assert_checkpoint(reader, config, newest_first[0])
+            else:
+                assert_missing(reader, config)
 
     @contextmanager
     def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Raises[E]]:

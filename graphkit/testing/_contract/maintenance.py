@@ -132,31 +132,34 @@ class MaintenanceTests(ContractTests):
             assert_sequence_equal(reader.search({"user": "u"}, thread_id="u"), [])
 
     def test_search_and_recent_stop_at_the_limit(self) -> None:
-        """`search` and `recent` return at most `limit` results, and refuse what is no limit."""
+        """`search` and `recent` return at most `limit` results."""
         saver = self.open()
         for number in range(4):
             put_checkpoint(saver, metadata={"n": number, "odd": number % 2})
-        # A config names its thread.
-        threads: list[ThreadLike] = [CONFIG, "t"]
-        if saver.lists_threads:
-            threads.append(None)
 
         # Limits that do not fit into a C integer or a column of a database are valid too.
         for limit in (0, 1, 2, 4, sys.maxsize, sys.maxsize + 1, 1 << 80):
-            for thread in threads:
+            for thread in _get_searchable(saver):
                 found = saver.search({"odd": 1}, thread_id=thread, limit=limit)
                 assert_equal(_get_numbers(found), [3, 1][:limit], "search")
+
             if limit:
                 recent = saver.recent(CONFIG, limit=limit)
                 assert_equal(_get_numbers(recent), [3, 2, 1, 0][:limit], "recent")
 
+    def test_search_and_recent_refuse_what_is_no_limit(self) -> None:
+        """`search` and `recent` raise ValueError unless the limit is a whole number, not negative."""
+        saver = self.open()
+        put_checkpoint(saver)
         invalid_limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
-        for invalid in invalid_limits:
-            for thread in threads:
+
+        for limit in invalid_limits:
+            for thread in _get_searchable(saver):
                 with self.raises(ValueError):
-                    saver.search({}, thread_id=thread, limit=invalid)
+                    saver.search({}, thread_id=thread, limit=limit)
+
             with self.raises(ValueError):
-                saver.recent(CONFIG, limit=invalid)
+                saver.recent(CONFIG, limit=limit)
 
     def test_search_in_all_threads(self) -> None:
         """With `lists_threads`, `search` without a thread searches all threads."""
@@ -188,7 +191,7 @@ class MaintenanceTests(ContractTests):
         saver.put(CONFIG, following)
         self.assert_history(saver, CONFIG, [*kept, following])
 
-        # Pruning is not a release.
+        # A prune makes no version.
         if isinstance(saver, HasVersions):
             assert_sequence_equal(saver.versions_by_thread_id("t"), [])
 
@@ -221,12 +224,12 @@ class MaintenanceTests(ContractTests):
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
         tagged, other, interrupted, answered, _, latest = checkpoints
+
         saver.add_tags(config_of(tagged), "keep")
         saver.add_tags(config_of(other), "other")
         interrupt = {"interrupt:i": make_interrupt()}
-        answer = {"answer:i": 1}
         saver.put_writes(config_of(interrupted), interrupt)
-        saver.put_writes(config_of(answered), interrupt | answer)
+        saver.put_writes(config_of(answered), {**interrupt, "answer:i": 1})
 
         # Three are removed: two without a reason to keep them, and one whose interrupt was answered.
         _assert_pruned(saver, 3, "t", keep_last=1, keep_tags=["keep"])
@@ -312,8 +315,8 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, CONFIG, [])
         assert_threads(saver)
         assert_threads(saver, released=True)
-        assert_sequence_equal(saver.namespaces("t"), [])
-        assert_same(saver.delete("t"), False)
+        assert_length(saver.namespaces("t"), 0, "the number of namespaces")
+        assert_same(saver.delete("t"), False, "delete")
 
         following = grow_list(saver, CONFIG, 1)
         self.assert_history(saver, CONFIG, following)
@@ -383,6 +386,11 @@ def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected
     """Assert the numbers of the checkpoints of thread "t" that a search finds."""
     infos = saver.search(metadata, thread_id="t")
     assert_equal(_get_numbers(infos), expected)
+
+
+def _get_searchable(saver: BaseCheckpointSaver) -> list[ThreadLike]:
+    """Return what `search` accepts as a thread: an id, a config, and None for all threads."""
+    return ["t", CONFIG, None] if saver.lists_threads else ["t", CONFIG]
 
 
 def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:

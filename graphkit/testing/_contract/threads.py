@@ -95,7 +95,7 @@ class ThreadTests(ContractTests):
         assert_checkpoints(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, inner_config, [])
-        assert_sequence_equal(saver.namespaces("t"), [])
+        assert_length(saver.namespaces("t"), 0)
 
     # Threads and namespaces
 
@@ -316,8 +316,8 @@ class VersionTests(ContractTests):
         for reader in self.readers_of(saver):
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
-            assert_equal(reader.last_version_by_thread_id("t"), 2)
-            assert_equal(reader.get_version(CONFIG), "2")
+            assert_equal(reader.last_version_by_thread_id("t"), 2, "the last version")
+            assert_equal(reader.get_version(CONFIG), "2", "the last version")
 
             tag = reader.tag(CONFIG, 1)
             assert_equal(tag.thread_id, "t")
@@ -330,7 +330,7 @@ class VersionTests(ContractTests):
             assert_sequence_equal(second_namespaces, [""])
             assert_checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
 
-            # Without a number, the tag is that of the last version.
+            # Without a number, the tag is the one of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
                 assert_equal(tag.version, 2)

@@ -16,7 +16,6 @@ from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import public_metadata
 from graphkit.errors import CheckpointSerializationError
 from graphkit.testing._check import (
-    assert_checkpoint,
     assert_checkpoints,
     assert_equal,
     assert_length,
@@ -86,13 +85,10 @@ class ValueTests(ContractTests):
 
         # A branch from the second checkpoint, as after a run that was resumed there.
         first = derive(trunk[1], {"list": ["b"], "fixed": None}, GROWING)
-        saver.put(CONFIG, first)
         second = extend_list(first, "c")
-        saver.put(CONFIG, second)
-
         # The next checkpoint derives from the trunk again, not from the latest.
         back = extend_list(trunk[4], "d")
-        saver.put(CONFIG, back)
+        put_all(saver, CONFIG, [first, second, back])
 
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
 
@@ -125,15 +121,19 @@ class ValueTests(ContractTests):
 
         for name, value in sample_values().items():
             state = {name: value, "nested": [{"in": (value,)}]}
-            checkpoint = put_state(saver, state, metadata={"m": value})
-            saver.put_writes(CONFIG, {"w": value})
+            metadata = {"m": value}
+            writes = {"w": value}
+            put_state(saver, state, metadata=metadata)
+            saver.put_writes(CONFIG, writes)
 
             for reader in self.readers_of(saver):
-                assert_checkpoint(reader, CONFIG, checkpoint)
-                assert_state(reader, CONFIG, state)
-                assert_writes(reader, CONFIG, {"w": value})
-                info = reader.history(CONFIG)[0]
-                assert_same(info.metadata, {"m": value}, "metadata")
+                loaded = get_checkpoint(reader)
+                latest = reader.history(CONFIG)[0]
+
+                assert_same(loaded.state, state, "state")
+                assert_metadata(loaded, metadata)
+                assert_same(latest.metadata, metadata, "the metadata of history")
+                assert_writes(reader, CONFIG, writes)
 
     # Values that cannot be stored
 
@@ -254,14 +254,13 @@ class IsolationTests(ContractTests):
             _mutate_after_check(saver, get_checkpoint(saver))
             _mutate_after_check(saver, saver.list(CONFIG)[0])
 
-        released = saver.release(CONFIG).checkpoints[0]
+        (released,) = saver.release(CONFIG).checkpoints
         _mutate(released)
 
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
-                assert_same(loaded.state["note"], Note("n"))
-
+                assert_same(loaded.state["note"], Note("n"), "the note in the state")
                 _mutate(loaded)
 
     def test_returned_checkpoints_are_snapshots(self) -> None:
@@ -314,11 +313,7 @@ def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None
 
 
 def _make_state_of_notes() -> dict[str, Any]:
-    return {
-        "items": [1, {"k": [2]}],
-        "note": Note("n"),
-        "notes": [Note("o"), (Note("p"),)],
-    }
+    return {"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]}
 
 
 def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:

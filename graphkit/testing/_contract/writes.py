@@ -61,6 +61,7 @@ class WriteTests(ContractTests):
         saver = self.open()
         first = put_checkpoint(saver)
         saver.put_writes(CONFIG, {"w": "of the first"})
+
         second = put_checkpoint(saver)
         assert_no_writes(saver, CONFIG)
 
@@ -131,20 +132,9 @@ class WriteTests(ContractTests):
         """`put_writes` refuses no value of a key without a meaning to graphkit."""
         saver = self.open()
         put_checkpoint(saver)
-        # Keys that resemble those with a meaning, and an answer without an interrupt.
-        writes = {
-            "answer:i": "yes",
-            "once:x": 1,
-            "interrupt": 5,
-            "failures:": [1],
-            "task": None,
-            "": 0,
-            ":": {},
-            "write:": 1,
-            "write:x:y": 2,
-            "write:0:t": 3,
-            "write:-1:t": {"no": "record"},
-        }
+        # An answer without an interrupt, and keys that resemble those with a meaning.
+        writes: dict[str, Any] = {"answer:i": "yes", "once:x": 1, "interrupt": 5, "failures:": [1], "task": None}
+        writes |= {"write:": 1, "write:x:y": 2, "write:0:t": 3, "write:-1:t": {"no": "record"}, "": 0, ":": {}}
         saver.put_writes(CONFIG, writes)
 
         for reader in self.readers_of(saver):
@@ -276,10 +266,9 @@ class WriteTests(ContractTests):
         put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
 
-        is_first = cancel(saver, CONFIG, reason="no more")
-        assert_equal(is_first, True, "the first cancel")
-        is_first = cancel(saver, CONFIG, reason="again")
-        assert_equal(is_first, False, "the second cancel")
+        accepted = [cancel(saver, CONFIG, reason=reason) for reason in ("no more", "again")]
+
+        assert_equal(accepted, [True, False], "what cancel returned")
 
         self.assert_status(saver, "cancelled", stopped=["cancelled"])
         for reader in self.readers_of(saver):
@@ -387,6 +376,7 @@ class WriteTests(ContractTests):
         for tag in invalid_tags:
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
+
             path = caught.exception.path
             assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
 

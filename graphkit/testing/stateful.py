@@ -296,11 +296,12 @@ class SaverMachine(RuleBasedStateMachine):
     def put_derived(self, key: HistoryKey, position: float, new_updates: list[dict[str, Any]], is_loaded: bool) -> None:
         """Put checkpoints as the engine makes them from a parent, which was either put or loaded."""
         row = self.pick(key, position)
-        for update in new_updates:
-            if row is None:
-                return
+        if row is None:
+            return
 
+        for update in new_updates:
             parent = row.checkpoint
+            # What the saver returns may hold less than what was put.
             if is_loaded:
                 loaded = self.saver.get(self.config(key, row))
                 parent = not_none(loaded)
@@ -605,12 +606,11 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
         assert_equal(info.tags, tuple(row.tags), "tags")
         assert_equal(info.stopped, row.stopped, "stopped")
 
-    if not infos:
-        return
-
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
-    expected_statuses = [""] * len(infos)
-    expected_statuses[0] = rows[-1].stopped or "stalled"
+    expected_statuses = [""] * len(rows)
+    if rows:
+        expected_statuses[0] = rows[-1].stopped or "stalled"
+
     statuses = [info.status for info in infos]
     assert_equal(statuses, expected_statuses, "statuses")
 

@@ -26,6 +26,9 @@ S = TypeVar("S", bound=BaseCheckpointSaver)
 TIMEOUT: Final = 30.0
 """Seconds to wait for an expected event; only a failing saver makes a test wait this long."""
 
+INTERVAL: Final = 0.01
+"""Seconds between two looks at the store, of a watch and of a node that waits."""
+
 
 def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> dict[str, object]:
     """Read everything of a history; equal results prove that nothing changed."""

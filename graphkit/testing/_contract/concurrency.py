@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from time import monotonic, sleep
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._engine.tasks import executing
@@ -36,7 +36,7 @@ from graphkit.testing._check import (
     get_ids,
     not_none,
 )
-from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
+from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests, R, call_in_thread
 from graphkit.testing._values import (
     CONFIG,
     NESTED,
@@ -50,9 +50,6 @@ from graphkit.testing._values import (
     put_checkpoint,
     put_state,
 )
-
-_POLLING: Final = 0.01
-"""Seconds between two looks: of a node whether its run is cancelled, and of a watch."""
 
 
 class LockTests(ContractTests):
@@ -87,7 +84,7 @@ class LockTests(ContractTests):
             accepted = call_in_thread(cancel, other, "t")
             deadline = monotonic() + TIMEOUT
             while not config.is_cancelled and monotonic() < deadline:
-                sleep(_POLLING)
+                sleep(INTERVAL)
             return {"n": 1, "accepted": accepted}
 
         graph.add_node("work", work)
@@ -166,7 +163,9 @@ class LockTests(ContractTests):
         put_checkpoint(saver)
 
         held_locks = frozenset({saver.run_lock_key(CONFIG)})
-        with saver.run_lock(CONFIG), executing(NodeContext("node", (), held_locks)):
+        context = NodeContext("node", (), held_locks)
+
+        with saver.run_lock(CONFIG), executing(context):
             # The node context holds the lock, so that any saver of the store accepts it.
             _acquire(saver, NESTED, 0)
             _acquire(other, CONFIG, 0)
@@ -263,9 +262,6 @@ def _acquire(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float)
         pass
 
 
-R = TypeVar("R")
-
-
 class ConcurrencyTests(ContractTests):
     """No write is lost or mixed up, and every reader sees it at once."""
 
@@ -331,9 +327,9 @@ class ConcurrencyTests(ContractTests):
 
         def write(number: int) -> None:
             for n in range(5):
-                key = f"{number} {n}"
-                saver.put_writes(CONFIG, {key: n})
-                saver.add_tags(CONFIG, key)
+                name = f"{number} {n}"
+                saver.put_writes(CONFIG, {name: n})
+                saver.add_tags(CONFIG, name)
 
         _run_concurrently(write, 6)
 
@@ -428,7 +424,7 @@ class ConcurrencyTests(ContractTests):
         assert_same_checkpoint(await saver.aget(stored), first)
         assert_same_checkpoint(await saver.aget(CONFIG), second)
 
-        async with aclosing(saver.awatch("t", latest=True, interval=_POLLING)) as changes:
+        async with aclosing(saver.awatch("t", latest=True, interval=INTERVAL)) as changes:
             change = await anext(changes)
         assert_equal(not_none(change.checkpoint).id, second.id)
 

@@ -217,7 +217,7 @@ class HistoryTests(ContractTests):
         first = put_checkpoint(saver)
         again = first.with_state(made({"n": 3}).state)
 
-        # The other saver's put comes between, so that the first saver does not know the end of the history.
+        # The puts of the other saver come between: the first saver does not know the end of the history.
         second = put_checkpoint(other)
         saver.put(CONFIG, again)
         third = put_checkpoint(other)

@@ -185,6 +185,8 @@ class MaintenanceTests(ContractTests):
 
         _assert_pruned(saver, 4, "t", keep_last=2)
         self.assert_history(saver, CONFIG, kept)
+
+        # There is nothing left to remove.
         _assert_pruned(saver, 0, "t", keep_last=2)
 
         following = extend_list(checkpoints[-1], "next")

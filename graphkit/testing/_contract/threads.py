@@ -64,7 +64,7 @@ class ThreadTests(ContractTests):
         self.assert_history(saver, CONFIG, [])
         assert_length(saver.list(other_config), 1)
 
-        # The thread starts afresh, also if an id occurs again, and the tag does not change.
+        # The thread begins again, also if an id occurs again, and the tag does not change.
         fresh = put_checkpoint(saver, id=latest.id)
         self.assert_history(saver, CONFIG, [fresh])
         for reader in self.readers_of(saver):
@@ -345,16 +345,17 @@ class VersionTests(ContractTests):
 
         # The history goes on from the backup, and is corrected in place.
         saver.copy("backup", "t")
-        corrected = first.with_state(made({"n": 2}).state)
+        corrected = first.with_state(made().state)
         saver.put(config_of(first), corrected)
         saver.release(CONFIG)
         latest = put_checkpoint(saver, id=first.id)
 
         assert_checkpoints(released.checkpoints, [first])
         for reader in self.readers_of(saver):
-            tags = [reader.tag(CONFIG, version) for version in (1, 2)]
-            assert_checkpoints(tags[0].checkpoints, [first])
-            assert_checkpoints(tags[1].checkpoints, [corrected])
+            first_tag = reader.tag(CONFIG, 1)
+            second_tag = reader.tag(CONFIG, 2)
+            assert_checkpoints(first_tag.checkpoints, [first])
+            assert_checkpoints(second_tag.checkpoints, [corrected])
             assert_checkpoints(reader.list(CONFIG), [latest])
 
         # The second copy kept the version of its target. A copy brings none along.

@@ -88,6 +88,7 @@ class ValueTests(ContractTests):
         second = extend_list(first, "c")
         # The next checkpoint derives from the trunk again, not from the latest.
         back = extend_list(trunk[4], "d")
+
         put_all(saver, CONFIG, [first, second, back])
 
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
@@ -107,9 +108,8 @@ class ValueTests(ContractTests):
         saver.put(CONFIG, second)
 
         # In the other thread, the saver has not stored the state from which the second derives.
-        saver.put(elsewhere, second)
         third = extend_list(second, 3)
-        saver.put(elsewhere, third)
+        put_all(saver, elsewhere, [second, third])
 
         self.assert_history(saver, CONFIG, [first, second])
         self.assert_history(saver, elsewhere, [second, third])
@@ -153,9 +153,9 @@ class ValueTests(ContractTests):
         saver = self.open("refuses_unstorable_values")
         put_state(saver, {"messages": [1]})
 
-        first_message = {"when": 1}
-        second_message = {"when": 2, "who": [0, UnknownType()]}
-        nested = made({"ok": 1, "messages": [first_message, second_message]})
+        storable = {"when": 1}
+        unstorable = {"when": 2, "who": [0, UnknownType()]}
+        nested = made({"ok": 1, "messages": [storable, unstorable]})
         self.assert_refused(saver, nested, "messages[1].who[1]")
 
         unregistered = made({"x": Unregistered()})

@@ -21,11 +21,8 @@ from graphkit.testing._check import (
     assert_true,
     not_none,
 )
-from graphkit.testing._contract.base import TIMEOUT, ContractTests
+from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests
 from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_checkpoint
-
-_INTERVAL = 0.01
-"""The polling interval of savers without change events, in seconds."""
 
 
 class WatchTests(ContractTests):
@@ -39,7 +36,7 @@ class WatchTests(ContractTests):
         for config in (OTHER, CONFIG):
             put_checkpoint(saver, config)
 
-        with saver.watch("t", interval=_INTERVAL) as watch:
+        with saver.watch("t", interval=INTERVAL) as watch:
             # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
             put_checkpoint(other, OTHER)
@@ -64,7 +61,7 @@ class WatchTests(ContractTests):
         cancellation = {"reason": "no more", "at": datetime(2026, 1, 1, tzinfo=UTC)}
         other = self.open_again(saver)
 
-        with saver.watch(CONFIG, interval=_INTERVAL) as watch:
+        with saver.watch(CONFIG, interval=INTERVAL) as watch:
 
             def assert_reported(key: str, value: object, kind: str, id: str | None, reported: object) -> None:
                 # Other pending writes, such as the results of `once`, are not reported.
@@ -91,7 +88,7 @@ class WatchTests(ContractTests):
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
         start = RunnableConfig("t", start_id)
-        with saver.watch(start, interval=_INTERVAL) as watch:
+        with saver.watch(start, interval=INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
         assert_equal(_get_checkpoint_ids(changes), later_ids)
 
@@ -107,7 +104,7 @@ class WatchTests(ContractTests):
         _, _, latest = [put_checkpoint(saver) for _ in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
-        with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
+        with saver.watch("t", latest=True, interval=INTERVAL) as watch:
             first = _get_change(watch, "checkpoint")
             assert_equal(_get_checkpoint_ids([first]), [latest.id])
 
@@ -123,7 +120,7 @@ class WatchTests(ContractTests):
         put_checkpoint(saver, RunnableConfig("old"))
 
         ids = []
-        with saver.watch(interval=_INTERVAL) as watch:
+        with saver.watch(interval=INTERVAL) as watch:
             for thread_id in thread_ids:
                 config = RunnableConfig(thread_id)
                 ids.append(put_checkpoint(saver, config).id)
@@ -145,8 +142,8 @@ class WatchTests(ContractTests):
         namespace = RunnableConfig("t", checkpoint_ns="a")
         put_checkpoint(saver, similar)
 
-        whole_thread = saver.watch("t", interval=_INTERVAL)
-        one_namespace = saver.watch(namespace, interval=_INTERVAL)
+        whole_thread = saver.watch("t", interval=INTERVAL)
+        one_namespace = saver.watch(namespace, interval=INTERVAL)
 
         with whole_thread, one_namespace:
             similar_id = put_checkpoint(saver, similar).id
@@ -166,7 +163,7 @@ class WatchTests(ContractTests):
         # Without versions, nothing is left of a released thread.
         kind = "release" if isinstance(saver, HasVersions) else "delete"
 
-        with saver.watch("t", interval=_INTERVAL) as watch:
+        with saver.watch("t", interval=INTERVAL) as watch:
             saver.release(CONFIG)
             change = _get_change(watch, kind)
             assert_same(change.checkpoint, None)
@@ -182,7 +179,7 @@ class WatchTests(ContractTests):
         """`watch(until=...)` ends when the thread has the status, or has it already."""
         saver = self.open()
         # The thread does not exist yet.
-        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        watch = saver.watch("t", interval=INTERVAL, until="finished")
         other = self.open_again(saver)
         put_checkpoint(other, OTHER, next_node_id=END)
         put_checkpoint(other)
@@ -197,12 +194,12 @@ class WatchTests(ContractTests):
         assert_equal(watch.reached, "finished")
 
         # The thread has the status already.
-        again = saver.watch("t", latest=True, interval=_INTERVAL, until="finished")
+        again = saver.watch("t", latest=True, interval=INTERVAL, until="finished")
         assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"])
         assert_equal(again.reached, "finished")
 
         # The run of the thread is over, so that it does not fail any more.
-        failed = saver.watch("t", interval=_INTERVAL, until="failed")
+        failed = saver.watch("t", interval=INTERVAL, until="failed")
         assert_sequence_equal(_read_to_the_end(failed), [])
         assert_equal(failed.reached, "finished")
 
@@ -210,7 +207,7 @@ class WatchTests(ContractTests):
         """`watch(until=...)` ends when the run is over, whatever its status."""
         saver = self.open()
         put_checkpoint(saver)
-        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
         assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"])
@@ -220,7 +217,7 @@ class WatchTests(ContractTests):
         """`watch(until=...)` ends when the thread is deleted."""
         saver = self.open()
         put_checkpoint(saver)
-        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.delete("t")
 
         assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"])
@@ -232,7 +229,7 @@ class WatchTests(ContractTests):
         new = RunnableConfig("new")
         put_checkpoint(saver)
         put_checkpoint(saver, OTHER)
-        watch = saver.watch(interval=_INTERVAL, until="finished")
+        watch = saver.watch(interval=INTERVAL, until="finished")
 
         put_checkpoint(saver, next_node_id=END)
         change = _get_change(watch, "checkpoint")
@@ -252,7 +249,7 @@ class WatchTests(ContractTests):
     def test_wake_and_close_end_a_waiting_get(self) -> None:
         """`Watch.wake` and `Watch.close` let a `get` that waits return None."""
         saver = self.open()
-        watch = saver.watch("t", interval=_INTERVAL)
+        watch = saver.watch("t", interval=INTERVAL)
 
         with ThreadPoolExecutor(1) as pool:
             for end in (watch.wake, watch.close):
@@ -339,12 +336,12 @@ class WatchTests(ContractTests):
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
     """Call `wait_for_resume` in another thread."""
-    return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=_INTERVAL)
+    return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=INTERVAL)
 
 
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
     """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
-    is_answered = saver.wait_for_resume("t", timeout, interval=_INTERVAL)
+    is_answered = saver.wait_for_resume("t", timeout, interval=INTERVAL)
     assert_same(is_answered, False, "wait_for_resume")
 
 

@@ -208,6 +208,7 @@ class WriteTests(ContractTests):
         submit(saver, {"n": (1,)}, CONFIG)
         self.assert_status(saver, "queued", stopped=["queued"])
 
+        # An update that comes in the meantime.
         saver.put_writes(CONFIG, {"update:0": {"n": 2}})
         self.assert_status(saver, "queued", stopped=["queued"])
 
@@ -216,6 +217,7 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"failure": None})
         self.assert_status(saver, "queued", stopped=["queued"])
 
+        # The run begins.
         put_checkpoint(saver)
         self.assert_status(saver, "stalled", "", stopped=["", "queued"])
 
@@ -257,6 +259,7 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"inner-timer:t": "n", "asleep": True})
         self.assert_status(saver, "sleeping")
 
+        # The timer is over, and the run goes on.
         saver.put_writes(CONFIG, {"inner-timer:t": None, "asleep": None})
         self.assert_status(saver, "stalled")
 

@@ -106,13 +106,11 @@ def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
 
     got_parts = _split(got) or []
     if len(got_parts) != len(expected_parts):
-        counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
+        counts = f"{len(got)} items instead of {len(expected)}"
         return f"{path}: {counts}: {_compare(got, expected)}"
 
-    pairs = zip(got_parts, expected_parts, strict=True)
-
-    for number, (got_part, expected_part) in enumerate(pairs):
-        message = find_difference(got_part, expected_part, f"{path}[{number}]")
+    for (_, got_part), (name, expected_part) in zip(got_parts, expected_parts, strict=True):
+        message = find_difference(got_part, expected_part, path + name)
         if message is not None:
             return message
 
@@ -124,25 +122,28 @@ def _get_builtin_type(value: object) -> type:
     return _READ_ONLY.get(type(value), type(value))
 
 
-def _split(value: Any) -> list[Any] | None:
-    """Return the parts of a compound value in a defined order; None for a scalar."""
+def _split(value: Any) -> list[tuple[str, Any]] | None:
+    """Return the parts of a compound value in a defined order, each after its part of the path; None for a scalar."""
     if isinstance(value, dict):
         # Keys and values alternate, so that the order of a dict counts.
-        return [part for item in value.items() for part in item]
+        parts: list[tuple[str, Any]] = []
+        for number, (key, item) in enumerate(value.items()):
+            parts += [(f".keys[{number}]", key), (f"[{_show(key)}]", item)]
+        return parts
 
     if isinstance(value, (list, tuple)):
-        return [*value]
+        return [(f"[{number}]", item) for number, item in enumerate(value)]
 
     if isinstance(value, (set, frozenset)):
-        return sorted(value, key=_get_sort_key)
+        return _split(sorted(value, key=_get_sort_key))
 
     if dataclasses.is_dataclass(value):  # it may have slots, and fields without a value
         names = [field.name for field in dataclasses.fields(value)]
-        return [{name: getattr(value, name) for name in names if hasattr(value, name)}]
+        return [("", {name: getattr(value, name) for name in names if hasattr(value, name)})]
 
     # Only instances of pydantic models have it.
     if hasattr(value, "model_fields_set"):
-        return [vars(value)]
+        return [("", vars(value))]
 
     return None
 
@@ -201,9 +202,9 @@ def get_ids(records: Iterable[Checkpoint | CheckpointInfo | WaitingInterrupt]) -
     return [record.id for record in records]
 
 
-def assert_length(got: Sized, expected: int, what: str = "count") -> None:
+def assert_length(got: Sized, expected: int, what: str = "items") -> None:
     """Assert how many items a collection has."""
-    assert_equal(len(got), expected, what)
+    assert_equal(len(got), expected, f"the number of {what}")
 
 
 def assert_threads(saver: BaseCheckpointSaver, *expected: str, released: bool = False) -> None:

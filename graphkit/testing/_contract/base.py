@@ -33,12 +33,7 @@ INTERVAL: Final = 0.01
 def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> dict[str, object]:
     """Read everything of a history; equal results prove that nothing changed."""
     checkpoints = [*saver.list(config)]
-    writes = []
-
-    for checkpoint in checkpoints:
-        checkpoint_config = config.replace(checkpoint_id=checkpoint.id)
-        writes.append(saver.get_writes(checkpoint_config))
-
+    writes = [saver.get_writes(config.replace(checkpoint_id=checkpoint.id)) for checkpoint in checkpoints]
     # The size of a checkpoint may depend on where it is stored, which is not part of its content.
     history = [info._replace(size=0) for info in saver.history(config)]
     return {"checkpoints": checkpoints, "history": history, "writes": writes}

@@ -147,10 +147,10 @@ class LockTests(ContractTests):
 
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
-            assert_length(tag.checkpoints, 1)
+            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
 
             put_checkpoint(saver)
-            assert_same(saver.delete("t"), True)
+            assert_same(saver.delete("t"), True, "delete")
             self.assert_locked(other, CONFIG)
 
         self.assert_unlocked(other, CONFIG)
@@ -172,7 +172,7 @@ class LockTests(ContractTests):
             self.assert_locked(other, CONFIG)
 
             tag = saver.release(CONFIG)
-            assert_length(tag.checkpoints, 1)
+            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
             other.delete("t")
             self.assert_locked(other, CONFIG)
 
@@ -186,8 +186,8 @@ class LockTests(ContractTests):
         # The saver object, the checkpoint and the namespace do not matter.
         same_thread = RunnableConfig("t", "id", "n")
 
-        assert_equal(other.run_lock_key(same_thread), key)
-        assert_equal(saver.run_lock_key(RunnableConfig("$default")), default_key)
+        assert_equal(other.run_lock_key(same_thread), key, "run_lock_key")
+        assert_equal(saver.run_lock_key(RunnableConfig("$default")), default_key, "run_lock_key")
 
         is_shared = saver.run_lock_key(OTHER) == key
         assert_true(not is_shared, "two threads have the same run lock")
@@ -357,9 +357,9 @@ class ConcurrencyTests(ContractTests):
                 assert_checkpoint(reader, CONFIG, checkpoint)
                 assert_writes(reader, CONFIG, {"w": number})
                 assert_tags(reader, CONFIG, f"tag {number}")
-                assert_length(reader.list(CONFIG), number + 1)
-                summary = not_none(reader.summary(CONFIG))
-                assert_equal(summary.checkpoints, number + 1)
+                assert_length(reader.list(CONFIG), number + 1, "the checkpoints of list")
+                summary = not_none(reader.summary(CONFIG), "summary")
+                assert_equal(summary.checkpoints, number + 1, "the checkpoints of the summary")
 
         # Changes that build on a checkpoint that the other saver put.
         following = extend_list(checkpoint, "x")
@@ -435,10 +435,10 @@ class ConcurrencyTests(ContractTests):
         saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
         count = await saver.aprune("t", keep_last=1, keep_tags=("two",))
-        assert_equal(count, 0)
+        assert_equal(count, 0, "the count of aprune")
 
         count = await saver.aprune("t", keep_last=1)
-        assert_equal(count, 1)
+        assert_equal(count, 1, "the count of aprune")
 
         with self.raises(ValueError):
             await saver.aprune("t")
@@ -447,7 +447,7 @@ class ConcurrencyTests(ContractTests):
 
         tag = await saver.arelease(CONFIG)
         assert_checkpoints(tag.checkpoints, [second])
-        assert_same(await saver.adelete("u"), True)
+        assert_same(await saver.adelete("u"), True, "adelete")
         assert_same(await saver.aget(OTHER), None)
 
 

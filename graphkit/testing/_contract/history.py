@@ -51,7 +51,7 @@ class HistoryTests(ContractTests):
         assert_missing(saver, UNKNOWN)
         assert_no_writes(saver, CONFIG)
         assert_tags(saver, CONFIG)
-        assert_length(saver.namespaces("t"), 0, "the number of namespaces")
+        assert_length(saver.namespaces("t"), 0, "namespaces")
 
     def test_put_returns_the_config_with_the_new_id(self) -> None:
         """`put` returns the config that it was given, with the id of the new checkpoint."""

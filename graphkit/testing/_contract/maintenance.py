@@ -173,7 +173,7 @@ class MaintenanceTests(ContractTests):
         assert_any_order(thread_ids, ["t", "u"], "the threads of the search")
 
         limited = saver.search({"user": "u"}, limit=1)
-        assert_length(limited, 1)
+        assert_length(limited, 1, "the results of search")
 
     # Prune
 
@@ -278,7 +278,7 @@ class MaintenanceTests(ContractTests):
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
 
-        assert_length(saver.list(CONFIG), 2)
+        assert_length(saver.list(CONFIG), 2, "the checkpoints of list")
 
     # Remove
 
@@ -317,7 +317,7 @@ class MaintenanceTests(ContractTests):
         self.assert_history(saver, CONFIG, [])
         assert_threads(saver)
         assert_threads(saver, released=True)
-        assert_length(saver.namespaces("t"), 0, "the number of namespaces")
+        assert_length(saver.namespaces("t"), 0, "namespaces")
         assert_same(saver.delete("t"), False, "delete")
 
         following = grow_list(saver, CONFIG, 1)
@@ -335,24 +335,25 @@ class MaintenanceTests(ContractTests):
         # The time of the last write counts, not the `created_at` of a checkpoint.
         put_checkpoint(saver, created_at=now - timedelta(days=9))
         put_checkpoint(saver, OTHER)
-        assert_sequence_equal(saver.delete_idle(idle_since=yesterday), [])
+        assert_sequence_equal(saver.delete_idle(idle_since=yesterday), [], "what delete_idle returned")
 
+        # A dry run only reports.
         found = saver.delete_idle(idle_since=tomorrow, dry_run=True)
-        assert_sequence_equal(found, ["t", "u"])
-        assert_length(saver.threads(), 2)
+        assert_sequence_equal(found, ["t", "u"], "what delete_idle returned")
+        assert_length(saver.threads(), 2, "threads")
 
         deleted = saver.delete_idle("u", idle_since=tomorrow)
-        assert_sequence_equal(deleted, ["u"])
+        assert_sequence_equal(deleted, ["u"], "what delete_idle returned")
 
         # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
             deleted = saver.delete_idle(idle_since=tomorrow)
-            assert_sequence_equal(deleted, [])
+            assert_sequence_equal(deleted, [], "what delete_idle returned")
 
-        assert_length(saver.list(CONFIG), 1)
+        assert_length(saver.list(CONFIG), 1, "the checkpoints of list")
 
         deleted = saver.delete_idle(idle_since=tomorrow)
-        assert_sequence_equal(deleted, ["t"])
+        assert_sequence_equal(deleted, ["t"], "what delete_idle returned")
         assert_threads(saver)
 
     # Erase
@@ -387,7 +388,7 @@ def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike
 def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected: Iterable[int]) -> None:
     """Assert the numbers of the checkpoints of thread "t" that a search finds."""
     infos = saver.search(metadata, thread_id="t")
-    assert_equal(_get_numbers(infos), expected)
+    assert_equal(_get_numbers(infos), expected, "search")
 
 
 def _get_searchable(saver: BaseCheckpointSaver) -> list[ThreadLike]:

@@ -62,7 +62,7 @@ class ThreadTests(ContractTests):
         assert_equal(tag.thread_id, "t")
         assert_checkpoints(tag.checkpoints, checkpoints)
         self.assert_history(saver, CONFIG, [])
-        assert_length(saver.list(other_config), 1)
+        assert_length(saver.list(other_config), 1, "the checkpoints of list")
 
         # The thread begins again, also if an id occurs again, and the tag does not change.
         fresh = put_checkpoint(saver, id=latest.id)
@@ -78,8 +78,8 @@ class ThreadTests(ContractTests):
         for _ in range(2):
             tag = saver.release(CONFIG)
             assert_equal(tag.thread_id, "t")
-            assert_sequence_equal(tag.checkpoints, [])
-            assert_equal(tag.version, None)
+            assert_length(tag.checkpoints, 0, "the checkpoints of the tag")
+            assert_equal(tag.version, None, "the version of the tag")
 
         assert_missing(saver)
 
@@ -95,7 +95,7 @@ class ThreadTests(ContractTests):
         assert_checkpoints(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, inner_config, [])
-        assert_length(saver.namespaces("t"), 0)
+        assert_length(saver.namespaces("t"), 0, "namespaces")
 
     # Threads and namespaces
 
@@ -136,7 +136,7 @@ class ThreadTests(ContractTests):
                 found = reader.namespaces(thread)
                 assert_any_order(found, ["", "n", "n/m"], "namespaces")
 
-            assert_length(reader.namespaces("u"), 0)
+            assert_length(reader.namespaces("u"), 0, "namespaces")
 
     def test_any_string_is_a_thread_id(self) -> None:
         """Every string is a thread id of its own: empty, very long, a path, a lone surrogate."""
@@ -148,7 +148,7 @@ class ThreadTests(ContractTests):
             for thread in HOSTILE_IDS:
                 config = RunnableConfig(thread)
                 (loaded,) = reader.list(config)
-                assert_same(loaded.state, {"id": thread})
+                assert_same(loaded.state, {"id": thread}, "state")
 
                 (info,) = reader.history(config)
                 assert_equal(info.thread_id, thread)
@@ -156,11 +156,11 @@ class ThreadTests(ContractTests):
         # Releasing every second thread leaves the others, whose ids are similar.
         for thread in HOSTILE_IDS[::2]:
             tag = saver.release(RunnableConfig(thread))
-            assert_length(tag.checkpoints, 1)
+            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
 
         for number, thread in enumerate(HOSTILE_IDS):
             listed = saver.list(RunnableConfig(thread))
-            assert_length(listed, number % 2)
+            assert_length(listed, number % 2, "the checkpoints of list")
 
     def test_any_string_is_a_namespace(self) -> None:
         """Every string is a namespace of its own: empty, very long, a path, a lone surrogate."""
@@ -173,7 +173,7 @@ class ThreadTests(ContractTests):
             for namespace in HOSTILE_IDS:
                 config = RunnableConfig("t", checkpoint_ns=namespace)
                 (loaded,) = reader.list(config)
-                assert_same(loaded.state, {"id": namespace})
+                assert_same(loaded.state, {"id": namespace}, "state")
 
     def test_threads_lists_those_with_checkpoints(self) -> None:
         """With `lists_threads`, `threads` finds every thread that has checkpoints, in any namespace."""
@@ -211,12 +211,12 @@ class ThreadTests(ContractTests):
         # A thread is named by its id or by a config; None is the default thread.
         deleted: list[ThreadLike] = ["t", inner_config, None]
         for thread in deleted:
-            assert_same(saver.delete(thread), True)
-            assert_same(saver.delete(thread), False)
+            assert_same(saver.delete(thread), True, "delete")
+            assert_same(saver.delete(thread), False, "delete")
 
         reader = self.open_again(saver)
         assert_threads(reader, "u")
-        assert_length(saver.list(OTHER), 3)
+        assert_length(saver.list(OTHER), 3, "the checkpoints of list")
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, NESTED, [])
 
@@ -255,11 +255,11 @@ class ThreadTests(ContractTests):
 
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
-            summary = not_none(reader.summary(CONFIG))
+            summary = not_none(reader.summary(CONFIG), "summary")
 
             assert_equal(reader.history(CONFIG)[0].status, "incomplete")
             assert_equal(latest.status, "incomplete")
-            assert_equal(summary.latest.status, "incomplete")
+            assert_equal(summary.latest.status, "incomplete", "the status of the latest checkpoint")
 
         with self.raises(CheckpointConflictError):
             saver.copy("t", "new")
@@ -273,7 +273,7 @@ class ThreadTests(ContractTests):
     def test_size(self) -> None:
         """With `measures_size`, `size` covers all namespaces of a thread, or all threads."""
         saver = self.open("measures_size")
-        assert_equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0, "size")
 
         # The size is at least that of the text; what is stored around it may add to it.
         put_state(saver, {"text": "x" * 5_000})
@@ -293,7 +293,7 @@ class ThreadTests(ContractTests):
         assert_at_least(saver.size(), thread_size + other_size)
 
         saver.delete("t")
-        assert_equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0, "size")
 
 
 class VersionTests(ContractTests):
@@ -306,12 +306,12 @@ class VersionTests(ContractTests):
         nested_config = RunnableConfig("t", checkpoint_ns="a")
         first = grow_list(saver, CONFIG, 3)
         nested = put_checkpoint(saver, nested_config)
-        assert_equal(saver.release(CONFIG).version, 1)
+        assert_equal(saver.release(CONFIG).version, 1, "the version of the tag")
 
         second = put_checkpoint(saver)
-        assert_equal(saver.release(CONFIG).version, 2)
+        assert_equal(saver.release(CONFIG).version, 2, "the version of the tag")
         # The thread is empty now, so that there is nothing to keep.
-        assert_same(saver.release(CONFIG).version, None)
+        assert_same(saver.release(CONFIG).version, None, "the version of the tag")
 
         for reader in self.readers_of(saver):
             assert_versions(reader, "t", [1, 2])
@@ -321,7 +321,7 @@ class VersionTests(ContractTests):
 
             tag = reader.tag(CONFIG, 1)
             assert_equal(tag.thread_id, "t")
-            assert_equal(tag.version, 1)
+            assert_equal(tag.version, 1, "the version of the tag")
             assert_checkpoints(tag.checkpoints, first)
 
             first_namespaces = reader.version_namespaces("t", 1)
@@ -333,7 +333,7 @@ class VersionTests(ContractTests):
             # Without a number, the tag is the one of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                assert_equal(tag.version, 2)
+                assert_equal(tag.version, 2, "the version of the tag")
                 assert_checkpoints(tag.checkpoints, [second])
 
     def test_a_version_keeps_its_states(self) -> None:
@@ -366,8 +366,8 @@ class VersionTests(ContractTests):
         """With `HasVersions`, `tag` and `version_namespaces` raise for a version that does not exist."""
         saver = self.open_with(HasVersions)
         assert_versions(saver, "t", [])
-        assert_same(saver.last_version_by_thread_id("t"), None)
-        assert_same(saver.get_version(CONFIG), None)
+        assert_same(saver.last_version_by_thread_id("t"), None, "last_version_by_thread_id")
+        assert_same(saver.get_version(CONFIG), None, "get_version")
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
@@ -420,8 +420,8 @@ class VersionTests(ContractTests):
         assert_at_least(saver.size("released"), 1)
 
         # Deleting a thread deletes its versions.
-        assert_same(saver.delete("released"), True)
-        assert_same(saver.delete("released"), False)
+        assert_same(saver.delete("released"), True, "delete")
+        assert_same(saver.delete("released"), False, "delete")
         assert_versions(saver, "released", [])
         assert_threads(saver, "both", "live", released=True)
 
@@ -431,7 +431,7 @@ class VersionTests(ContractTests):
         # The versions of the new thread start at 1 again.
         put_checkpoint(saver, released)
         tag = saver.release(released)
-        assert_equal(tag.version, 1)
+        assert_equal(tag.version, 1, "the version of the tag")
 
 
 def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:

@@ -107,7 +107,8 @@ class ValueTests(ContractTests):
         second = extend_list(loaded, 2)
         saver.put(CONFIG, second)
 
-        # In the other thread, the saver has not stored the state from which the second derives.
+        # In the other thread, the saver has not stored the state from which the second derives. The third
+        # derives from one that it has.
         third = extend_list(second, 3)
         put_all(saver, elsewhere, [second, third])
 
@@ -192,6 +193,7 @@ class ValueTests(ContractTests):
         saver.put_writes(CONFIG, {"w": 1})
 
         with self.assert_unchanged(saver, CONFIG):
+            # Savers may put a prefix before the path.
             with self.raises(CheckpointSerializationError) as caught:
                 put_checkpoint(saver, metadata={"who": UnknownType()})
             _assert_in_path(caught.exception, "who")
@@ -213,7 +215,7 @@ class ValueTests(ContractTests):
 
 
 def _assert_in_path(error: CheckpointSerializationError, part: str) -> None:
-    """Assert that the path of an error contains a text; savers may put a prefix before it."""
+    """Assert that the path of an error contains a text."""
     is_named = part in error.path
     assert_true(is_named, f"the error names the path {error.path!r} instead of {part}")
 

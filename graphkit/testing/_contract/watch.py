@@ -44,12 +44,12 @@ class WatchTests(ContractTests):
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
-        assert_equal(_get_checkpoint_ids(changes), ids)
+        assert_equal(_get_checkpoint_ids(changes), ids, "the checkpoints of the changes")
 
         for change in changes:
-            assert_equal(change.kind, "checkpoint")
-            assert_equal(change.thread_id, "t")
-            assert_equal(change.checkpoint_ns, "")
+            assert_equal(change.kind, "checkpoint", "the kind of a change")
+            assert_equal(change.thread_id, "t", "the thread_id of a change")
+            assert_equal(change.checkpoint_ns, "", "the checkpoint_ns of a change")
 
     def test_watch_reports_what_pending_writes_say(self) -> None:
         """`watch` reports interrupts, answers, timers, progress, failures and cancels."""
@@ -76,7 +76,7 @@ class WatchTests(ContractTests):
             assert_reported("task:b", {"node": "b"}, "progress", None, {"node_id": "b"})
             assert_reported("failure", failure, "failure", None, failure)
             assert_reported("cancelled", cancellation, "cancel", None, cancellation)
-            assert_same(watch.get(0), None)
+            assert_same(watch.get(0), None, "a further change")
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
         """`watch` of a named checkpoint begins with what was written after it."""
@@ -90,7 +90,7 @@ class WatchTests(ContractTests):
         start = RunnableConfig("t", start_id)
         with saver.watch(start, interval=INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
-        assert_equal(_get_checkpoint_ids(changes), later_ids)
+        assert_equal(_get_checkpoint_ids(changes), later_ids, "the checkpoints of the changes")
 
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
         assert_equal(interrupt_ids, ["i"])
@@ -106,12 +106,12 @@ class WatchTests(ContractTests):
 
         with saver.watch("t", latest=True, interval=INTERVAL) as watch:
             first = _get_change(watch, "checkpoint")
-            assert_equal(_get_checkpoint_ids([first]), [latest.id])
+            assert_equal(_get_checkpoint_ids([first]), [latest.id], "the checkpoints of the changes")
 
             # The checkpoint is followed by its pending writes, and by nothing else.
             second = _get_change(watch, "interrupt")
-            assert_equal(second.id, "i")
-            assert_same(watch.get(0), None)
+            assert_equal(second.id, "i", "id")
+            assert_same(watch.get(0), None, "a further change")
 
     def test_watch_covers_all_threads(self) -> None:
         """With `lists_threads`, `watch` without a thread reports all threads, new ones included."""
@@ -128,7 +128,7 @@ class WatchTests(ContractTests):
 
         # Each thread is reported once, with its checkpoint.
         reported_ids = _get_checkpoint_ids(changes)
-        assert_any_order(reported_ids, ids)
+        assert_any_order(reported_ids, ids, "the checkpoints of the changes")
 
         reported = [change.thread_id for change in changes]
         assert_any_order(reported, thread_ids, "threads")
@@ -150,11 +150,11 @@ class WatchTests(ContractTests):
             nested_id = put_checkpoint(saver, nested).id
             own_id = put_checkpoint(saver, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
-            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"})
+            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"}, "the namespaces of the changes")
 
             changes = _collect_until(one_namespace, nested_id, own_id)
-            assert_equal(_get_namespaces(changes), {"a/b", "a"})
-            assert_same(one_namespace.get(0), None)
+            assert_equal(_get_namespaces(changes), {"a/b", "a"}, "the namespaces of the changes")
+            assert_same(one_namespace.get(0), None, "a further change")
 
     def test_watch_reports_release_and_delete(self) -> None:
         """`watch` reports that the thread was released or deleted."""
@@ -187,21 +187,21 @@ class WatchTests(ContractTests):
         put_checkpoint(other, next_node_id=END)
 
         changes = _read_to_the_end(watch)
-        assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"])
+        assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"], "the kinds of the changes")
         last = changes[-1].to_dict()
         assert_equal(last["status"], "finished")
         assert_equal(last["next"], END)
-        assert_equal(watch.reached, "finished")
+        assert_equal(watch.reached, "finished", "reached")
 
         # The thread has the status already.
         again = saver.watch("t", latest=True, interval=INTERVAL, until="finished")
-        assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"])
-        assert_equal(again.reached, "finished")
+        assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"], "the kinds of the changes")
+        assert_equal(again.reached, "finished", "reached")
 
         # The run of the thread is over, so that it does not fail any more.
         failed = saver.watch("t", interval=INTERVAL, until="failed")
         assert_sequence_equal(_read_to_the_end(failed), [])
-        assert_equal(failed.reached, "finished")
+        assert_equal(failed.reached, "finished", "reached")
 
     def test_watch_ends_when_the_run_has_failed(self) -> None:
         """`watch(until=...)` ends when the run is over, whatever its status."""
@@ -210,8 +210,8 @@ class WatchTests(ContractTests):
         watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
-        assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"])
-        assert_equal(watch.reached, "failed")
+        assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"], "the kinds of the changes")
+        assert_equal(watch.reached, "failed", "reached")
 
     def test_watch_ends_when_the_thread_is_gone(self) -> None:
         """`watch(until=...)` ends when the thread is deleted."""
@@ -220,8 +220,8 @@ class WatchTests(ContractTests):
         watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.delete("t")
 
-        assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"])
-        assert_equal(watch.reached, None)
+        assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"], "the kinds of the changes")
+        assert_equal(watch.reached, None, "reached")
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
         """With `lists_threads`, `watch(until=...)` of all threads waits for each of them."""
@@ -233,16 +233,16 @@ class WatchTests(ContractTests):
 
         put_checkpoint(saver, next_node_id=END)
         change = _get_change(watch, "checkpoint")
-        assert_equal(change.thread_id, "t")
-        assert_same(watch.get(0), None)
-        assert_same(watch.reached, None)
+        assert_equal(change.thread_id, "t", "the thread_id of a change")
+        assert_same(watch.get(0), None, "a further change")
+        assert_same(watch.reached, None, "reached")
 
         put_checkpoint(saver, new)
         put_checkpoint(saver, OTHER, next_node_id=END)
         put_checkpoint(saver, new, next_node_id=END)
         changes = _read_to_the_end(watch)
         assert_equal({change.thread_id for change in changes}, {"u", "new"})
-        assert_equal(watch.reached, "finished")
+        assert_equal(watch.reached, "finished", "reached")
 
     # The life of a watch
 
@@ -274,9 +274,9 @@ class WatchTests(ContractTests):
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
         """`wait_for_resume` returns True when no interrupt waits, False after its timeout."""
         saver = self.open()
-        assert_same(saver.wait_for_resume("t"), True)  # it does not exist
+        assert_same(saver.wait_for_resume("t"), True, "wait_for_resume")  # it does not exist
         put_checkpoint(saver)
-        assert_same(saver.wait_for_resume("t"), True)
+        assert_same(saver.wait_for_resume("t"), True, "wait_for_resume")
 
         interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
         saver.put_writes(CONFIG, interrupts)
@@ -293,7 +293,7 @@ class WatchTests(ContractTests):
             assert_true(not waiter.done(), "wait_for_resume returned before the answer")
 
             other.put_writes(CONFIG, {"answer:j": 1})
-            assert_same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
         """`wait_for_resume` returns True when the run has moved past its interrupts."""
@@ -310,7 +310,7 @@ class WatchTests(ContractTests):
             with ThreadPoolExecutor(1) as pool:
                 waiter = _start_waiting(pool, saver, "t")
                 call(self.open_again(saver))
-                assert_same(waiter.result(TIMEOUT), True)
+                assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
         """`wait_for_resume` waits for the interrupts of nested graphs, too."""
@@ -331,7 +331,7 @@ class WatchTests(ContractTests):
             _assert_waiting(saver, 0.05)
 
             other.put_writes(CONFIG, {"inner:k": None})
-            assert_same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
@@ -375,7 +375,7 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     changes: list[Change] = []
 
     while missing:
-        change = not_none(watch.get(TIMEOUT))
+        change = not_none(watch.get(TIMEOUT), "the next change")
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)

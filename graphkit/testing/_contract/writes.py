@@ -125,8 +125,8 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             assert_interrupts(reader, "i")
 
-            (waiting,) = not_none(reader.summary(CONFIG)).waiting
-            assert_equal(waiting.payload, "why?")
+            (waiting,) = not_none(reader.summary(CONFIG), "summary").waiting
+            assert_equal(waiting.payload, "why?", "payload")
 
     def test_other_writes_may_hold_any_value(self) -> None:
         """`put_writes` refuses no value of a key without a meaning to graphkit."""
@@ -161,19 +161,19 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             first, second = reader.interrupts("t")
             assert_instance(first, WaitingInterrupt)
-            assert_equal(first.thread_id, "t")
-            assert_equal(first.node_id, "x")
-            assert_equal(first.when, "inside")
-            assert_equal(first.id, "i1")
-            assert_same(first.payload, {"q": (1,)})
-            assert_same(first.created_at, make_interrupt()["created_at"])
-            assert_same(first.deadline, DUE)
-            assert_equal(first.checkpoint_ns, namespace)
-            assert_equal(first.checkpoint_id, checkpoint.id)
-            assert_equal(second.id, "i2")
-            assert_same(second.deadline, None)
+            assert_equal(first.thread_id, "t", "thread_id")
+            assert_equal(first.node_id, "x", "node_id")
+            assert_equal(first.when, "inside", "when")
+            assert_equal(first.id, "i1", "id")
+            assert_same(first.payload, {"q": (1,)}, "payload")
+            assert_same(first.created_at, make_interrupt()["created_at"], "created_at")
+            assert_same(first.deadline, DUE, "deadline")
+            assert_equal(first.checkpoint_ns, namespace, "checkpoint_ns")
+            assert_equal(first.checkpoint_id, checkpoint.id, "checkpoint_id")
+            assert_equal(second.id, "i2", "id")
+            assert_same(second.deadline, None, "deadline")
             assert_statuses(reader, config, "interrupted")
-            assert_length(reader.interrupts(CONFIG), 2)
+            assert_length(reader.interrupts(CONFIG), 2, "interrupts")
 
         # None is an answer too.
         checkpoint_config = RunnableConfig("t", checkpoint.id, namespace)
@@ -193,7 +193,7 @@ class WriteTests(ContractTests):
         saver = self.open()
         put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
-        assert_length(saver.interrupts("t"), 1)
+        assert_length(saver.interrupts("t"), 1, "interrupts")
 
         put_checkpoint(saver)
         assert_interrupts(saver)
@@ -277,7 +277,7 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             if reader.lists_threads:
                 assert_length(reader.interrupts(), 0, "the interrupts of all threads")
-            summary = not_none(reader.summary(CONFIG))
+            summary = not_none(reader.summary(CONFIG), "summary")
             cancellation = not_none(summary.cancellation, "cancellation")
             assert_equal(cancellation["reason"], "no more")
 
@@ -301,7 +301,7 @@ class WriteTests(ContractTests):
             if stopped:
                 assert_stops(reader, CONFIG, *stopped)
             assert_interrupts(reader, *interrupts)
-            waiting = not_none(reader.summary(CONFIG)).waiting
+            waiting = not_none(reader.summary(CONFIG), "summary").waiting
             assert_equal(get_ids(waiting), [*interrupts], "the interrupts of the summary")
 
     def test_interrupts_covers_all_threads(self) -> None:
@@ -315,7 +315,7 @@ class WriteTests(ContractTests):
 
         reader = self.open_again(saver)
         threads = [interrupt.thread_id for interrupt in reader.interrupts()]
-        assert_any_order(threads, ["t", "v"])
+        assert_any_order(threads, ["t", "v"], "the threads of the interrupts")
 
         saver.release(CONFIG)
         assert_equal(get_ids(saver.interrupts()), ["v"])
@@ -394,7 +394,7 @@ class WriteTests(ContractTests):
     def test_summary_agrees_with_history_and_interrupts(self) -> None:
         """`summary` and `recent` agree with `history` and `interrupts`."""
         saver = self.open()
-        assert_same(saver.summary(CONFIG), None)
+        assert_same(saver.summary(CONFIG), None, "summary")
 
         checkpoint = put_checkpoint(saver, metadata={"user": "anna"})
         self.assert_summary(saver, CONFIG)
@@ -413,10 +413,10 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"answer:q2": "yes"})
 
         (waiting,) = self.assert_summary(saver, CONFIG).waiting
-        assert_equal(waiting.payload, "really?")
+        assert_equal(waiting.payload, "really?", "payload")
 
         summary = self.assert_summary(saver, NESTED)
-        assert_equal(summary.checkpoints, 1)
+        assert_equal(summary.checkpoints, 1, "the checkpoints of the summary")
 
     def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
         """`summary` has the interrupts of nested graphs, and the recorded failure."""
@@ -433,19 +433,19 @@ class WriteTests(ContractTests):
         summary = self.assert_summary(saver, CONFIG)
 
         assert_equal(summary.waiting, tuple(saver.interrupts("t")))
-        assert_equal(summary.latest.status, "interrupted")
+        assert_equal(summary.latest.status, "interrupted", "the status of the latest checkpoint")
 
         failure = make_failure(at=datetime(2026, 1, 1, tzinfo=UTC))
         saver.put_writes(CONFIG, {"inner:q": None, "failure": failure})
         summary = self.assert_summary(saver, CONFIG)
 
-        assert_equal(summary.latest.status, "failed")
-        assert_same(summary.failure, failure)
+        assert_equal(summary.latest.status, "failed", "the status of the latest checkpoint")
+        assert_same(summary.failure, failure, "the failure of the summary")
 
         # None removes the failure.
         saver.put_writes(CONFIG, {"failure": None})
         summary = self.assert_summary(saver, CONFIG)
-        assert_same(summary.failure, None)
+        assert_same(summary.failure, None, "the failure of the summary")
 
     def test_summary_lists_each_tag_and_counts_each_checkpoint_once(self) -> None:
         """`summary` has the tags of all checkpoints, newest first, and how many checkpoints there are."""
@@ -456,7 +456,7 @@ class WriteTests(ContractTests):
 
         # A replacement is not a further checkpoint, and not the latest.
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.latest.id, second.id)
+        assert_equal(summary.latest.id, second.id, "the id of the latest checkpoint")
 
         put_checkpoint(saver)
         self.assert_summary(saver, CONFIG)
@@ -465,16 +465,16 @@ class WriteTests(ContractTests):
         saver.add_tags(config_of(second), "good", "best")
         saver.add_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.tags, ("new", "good", "best"))
+        assert_equal(summary.tags, ("new", "good", "best"), "the tags of the summary")
 
         saver.remove_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.tags, ("good", "best"))
+        assert_equal(summary.tags, ("good", "best"), "the tags of the summary")
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
         """Assert that the summary of a history agrees with the history; return it."""
         for reader in (self.open_again(saver), saver):
-            summary = not_none(reader.summary(config))
+            summary = not_none(reader.summary(config), "summary")
             infos = reader.history(config)
             all_tags = [tag for info in infos for tag in info.tags]
             unique_tags = dict.fromkeys(all_tags)

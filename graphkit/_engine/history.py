@@ -632,7 +632,8 @@ class RunHistory(Journal):
         if saved is None:
             return
         slot = now // SLOT_NANOSECONDS
-        # As other processes find it in the history, see `find_mailboxes`.
+        # As other processes find it in the history, see `find_mailboxes`. After the copy that a resume of an older
+        # checkpoint makes (a "fork"), the next checkpoint is a mailbox in any case: it has RESUMED_AT, as the copy.
         if slot != self._slot:
             if source != "fork":
                 self._slot = slot

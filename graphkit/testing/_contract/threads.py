@@ -107,21 +107,24 @@ class ThreadTests(ContractTests):
         histories: list[list[Checkpoint]] = [[] for _ in configs]
 
         # The histories grow in turns, and their checkpoints have the same ids.
-        for n in range(3):
-            shared_id = f"id {n}"
-            for number, config in enumerate(configs):
+        for shared_id in ("a", "b", "c"):
+            for history, config in zip(histories, configs, strict=True):
                 checkpoint = put_checkpoint(saver, config, id=shared_id)
-                histories[number].append(checkpoint)
-                saver.put_writes(config, {"w": number})
-                saver.add_tags(config, str(number))
+                history.append(checkpoint)
 
-        replaced_config = configs[1].replace(checkpoint_id="id 0")
-        histories[1][0] = put_checkpoint(saver, replaced_config, id="id 0")
+        for config in configs:
+            place = f"{config.thread}/{config.checkpoint_ns}"
+            saver.put_writes(config, {"w": place})
+            saver.add_tags(config, place)
 
-        for number, config in enumerate(configs):
-            self.assert_history(saver, config, histories[number])
-            assert_writes(saver, config, {"w": number})
-            assert_tags(saver, config, str(number))
+        replaced_config = configs[1].replace(checkpoint_id="a")
+        histories[1][0] = put_checkpoint(saver, replaced_config, id="a")
+
+        for history, config in zip(histories, configs, strict=True):
+            place = f"{config.thread}/{config.checkpoint_ns}"
+            self.assert_history(saver, config, history)
+            assert_writes(saver, config, {"w": place})
+            assert_tags(saver, config, place)
 
     def test_namespaces_lists_those_with_checkpoints(self) -> None:
         """With `lists_namespaces`, `namespaces` finds every namespace of a thread."""

@@ -22,7 +22,7 @@ from graphkit.testing._check import (
     not_none,
 )
 from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_checkpoint
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, make_failure, make_interrupt, put_checkpoint
 
 
 class WatchTests(ContractTests):
@@ -297,20 +297,20 @@ class WatchTests(ContractTests):
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
         """`wait_for_resume` returns True when the run has moved past its interrupts."""
-        calls: list[Callable[[BaseCheckpointSaver], object]] = [
-            lambda other: other.put(CONFIG, made()),
-            lambda other: other.release(CONFIG),
-            lambda other: other.delete("t"),
-        ]
-        for call in calls:
-            saver = self.open()
-            put_checkpoint(saver)
-            saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        self.assert_ends_waiting(put_checkpoint)
+        self.assert_ends_waiting(lambda other: other.release(CONFIG))
+        self.assert_ends_waiting(lambda other: other.delete("t"))
 
-            with ThreadPoolExecutor(1) as pool:
-                waiter = _start_waiting(pool, saver, "t")
-                call(self.open_again(saver))
-                assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
+    def assert_ends_waiting(self, call: Callable[[BaseCheckpointSaver], object]) -> None:
+        """Assert that `wait_for_resume` returns after a call of another saver."""
+        saver = self.open()
+        put_checkpoint(saver)
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+
+        with ThreadPoolExecutor(1) as pool:
+            waiter = _start_waiting(pool, saver, "t")
+            call(self.open_again(saver))
+            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
         """`wait_for_resume` waits for the interrupts of nested graphs, too."""

@@ -436,9 +436,9 @@ class Driver:
 
 # Streams of several modes, and of what nodes dispatch while they run
 #
-# A run is driven by whoever asks for its next output: while a node runs, nobody could yield what it
-# dispatches. With mode "custom" the run is therefore driven elsewhere, by a thread or an asyncio task,
-# and the stream takes from a queue what the run emits and what its nodes dispatch:
+# The caller drives a run by asking for its next output. While a node runs, the caller waits, and could not
+# receive what the node dispatches. With mode "custom" the run is therefore driven elsewhere, by a thread
+# or an asyncio task, and the stream takes from a queue what the run emits and what its nodes dispatch:
 #
 #     run:     START --wait-- node dispatches 1, 2 .. node --wait-- END
 #     stream:  START .......... 1, 2 ................ node ........ END

@@ -521,13 +521,15 @@ class RunHistory(Journal):
             CheckpointConflictError: the thread is incomplete: only its release is missing.
         """
         assert self.saver is not None
-        writes = dict((yield LoadWrites(self.saver, self.config.with_check_point_id(base.id))))
+        loaded = yield LoadWrites(self.saver, self.config.with_check_point_id(base.id))
+        writes = dict(loaded)
         check_complete(self.config.thread, writes)
         self.writes_from = base.id
         taken_from = base.metadata.get(WRITES_TAKEN_FROM)
         if taken_from is not None and has_only_requests(writes):
             parent = self.config.with_check_point_id(taken_from)
-            writes = {**taken_over((yield LoadWrites(self.saver, parent)), base), **writes}
+            writes_of_parent = yield LoadWrites(self.saver, parent)
+            writes = {**taken_over(writes_of_parent, base), **writes}
             self.writes_from = taken_from
         return writes
 
@@ -545,11 +547,16 @@ class RunHistory(Journal):
         """Move to the position where a resume continues: the checkpoint that `go_on_from` was given."""
         base = plan.base
         self.metadata.resumed_at = self.now()
-        self.inherit(base, plan.step, None if plan.submission is None else self.new_id())
+        # A submitted run begins with this resume; any other resume goes on with a run that has an id.
+        run_id = None if plan.submission is None else self.new_id()
+        self.inherit(base, plan.step, run_id)
         if not plan.recorded.keys().isdisjoint({FAILURE, RETRIED}):
             self.metadata.mark_unclean()
         self._start_step = plan.step
-        self._start_id = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else self.new_id()
+        if self.is_latest:
+            self._start_id = base.metadata.get(CONTINUED_EXECUTION, base.id)
+        else:
+            self._start_id = self.new_id()
         self.writes = {**plan.recorded, **plan.added}
         self.is_saved = True
         self.mark(base.node_id, plan.next_node_id)
@@ -625,7 +632,8 @@ class RunHistory(Journal):
         if saved is None:
             return
         slot = now // SLOT_NANOSECONDS
-        # As other processes find it in the history, see `find_mailboxes`.
+        # As other processes find it in the history, see `find_mailboxes`. After the copy that a resume of an older
+        # checkpoint makes (a "fork"), the next checkpoint is a mailbox in any case: it has RESUMED_AT, as the copy.
         if slot != self._slot:
             if source != "fork":
                 self._slot = slot
@@ -878,6 +886,10 @@ class RunHistory(Journal):
         Raises:
             Halt: that call is a timer that is not due, so the code before it need not run again.
         """
+        # A node calls `interrupt()`, which was answered "yes"; then it sleeps, for a time that had passed at once, so
+        # that nothing was recorded; then it calls `interrupt()` again, which waits and has the number 2, because the
+        # calls before it have one record less. The answers are ("yes", ABSENT), and with its own answer "no" they are
+        # ("yes", ABSENT, "no").
         writes = self.writes.copy()  # other branches record, from other threads too
         answers: list[Any] = []
         for stop_id, stop in stops_in(writes).items():

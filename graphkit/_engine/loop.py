@@ -490,6 +490,7 @@ class Run:
                 yield from history.record(self.control.granted)
         cancellation = self.control.cancellation
         own_stops = unanswered_stops(history.writes)
+        # A nested run in a branch records no pause. The run that has the fork does, once for all branches.
         leaves_pause = history.is_in_branch and not own_stops and not self.nested_interrupts
         if leaves_pause or (cancellation is not None and history.outer is not None):
             yield from history.record({})  # the position, and what was deferred
@@ -510,7 +511,7 @@ class Run:
         """Emit the interrupts and timers at which the run has stopped; a pause is recorded as one."""
         history = self.history
         yield from history.record_deferred()
-        # Beside a question of another branch, too: its deadline must not end the pause, and its answer neither.
+        # Also if another branch waits for an answer: neither the answer nor its deadline must end the pause.
         if not history.is_in_branch and self.control.take_left_work():
             node_id = self.next_node_id or history.position.node_id
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})

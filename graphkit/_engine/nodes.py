@@ -304,12 +304,13 @@ class NodeRunner:
             node_id: the fork or the map node.
             written: the name of each branch or item, and the keys that it wrote.
         """
+        channels = self.state.schema.channels
         writers: dict[str, list[str]] = {}
         for name, keys in written:
             for key in keys:
-                channel = self.state.schema.channels.get(key)
-                combines = channel is not None and (channel.reducer is not None or type(channel) is not Channel)
-                if not combines:
+                channel = channels.get(key)
+                # A plain channel without a reducer keeps the last value, and so does a key without a channel.
+                if channel is None or (type(channel) is Channel and channel.reducer is None):
                     writers.setdefault(key, []).append(name)
         for key, names in writers.items():
             if len(names) > 1:
@@ -544,18 +545,7 @@ class _MapExecution:
         items = yield from self._resolve_items()
         self.updates = [None] * len(items)
         self.unfinished = len(items)
-        # An item that waits for an answer need not run again while others were answered. A resume without
-        # any answer runs them all, since their code may have changed.
-        writes = self.history.writes.copy()  # other branches record, from other threads too
-        answered: set[str] = set()
-        waiting: set[str] = set()
-        for stop_id, stop in stops_in(writes).items():
-            keys = answered if ANSWER + stop_id in writes else waiting
-            keys.add(stop.get("key", ""))
-        unfinished = {self._key_of(index) for index in range(len(items))}
-        unfinished -= {key for key in unfinished if TASK + key in writes}
-        if not unfinished.isdisjoint(answered):
-            self.waiting = waiting & unfinished
+        self.waiting = self._find_waiting(len(items))
         parts = [self._run_item(index, item) for index, item in enumerate(items)]
         yield from runner.run_parallel(self.node.id, parts, self.node.max_concurrency)
         if any(update is None for update in self.updates):
@@ -571,6 +561,22 @@ class _MapExecution:
         if self.node.failures is not None:
             failed = [self.failures[index] for index in sorted(self.failures)]
             self.state.merge(node_id, {self.node.failures: failed})
+
+    def _find_waiting(self, count: int) -> set[str]:
+        """Return the keys of the items that need not run again, since only others were answered.
+
+        There are none if no item was answered: a resume without any answer runs them all, since their code may
+        have changed.
+        """
+        writes = self.history.writes.copy()  # other branches record, from other threads too
+        answered: set[str] = set()
+        waiting: set[str] = set()
+        for stop_id, stop in stops_in(writes).items():
+            keys = answered if ANSWER + stop_id in writes else waiting
+            keys.add(stop.get("key", ""))
+        items = {self._key_of(index) for index in range(count)}
+        unfinished = {key for key in items if TASK + key not in writes}
+        return set() if unfinished.isdisjoint(answered) else waiting & unfinished
 
     def _key_of(self, index: int) -> str:
         return f"{self.key}.{index}" if self.key else str(index)

@@ -142,7 +142,7 @@ class RunReporter:
         self.post_event("checkpoint.save", saved.node_id, data)
 
 
-# What a failed run tells: in the exception that leaves it, and in the failure that the store keeps
+# What is reported of a failed run: in the exception that leaves it, and in the failure that the store keeps
 
 _MAX_MESSAGE: Final = 2000
 _MAX_TRACEBACK: Final = 8000

@@ -118,15 +118,10 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     is_latest = history.is_latest
     submission = Submission.find(base.next_node_id, base.metadata)
     next_node_id = base.next_node_id
-    if next_node_id is not None and submission is None:
-        target = state.topology.resolve_target(next_node_id)  # in this version of the graph
-        if target is None:
-            raise GraphRunnerError(
-                f"the stored next node {next_node_id!r} is not a node of this graph; "
-                f"add it again, or choose another with update_state(config, {{}}, goto=...)",
-                node_id=next_node_id,
-            )
-        next_node_id = target
+    if submission is None:
+        next_node_id = _resolve_next_node(state.topology, base)
+
+    # What waits at the checkpoint, and which part of the resume is for it.
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = asked_again(recorded, now)
@@ -135,21 +130,26 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
     waiting = unanswered_interrupts(passed)
     own, nested = _divide_resume(resume, waiting, subgraph_interrupts(recorded))
-    brought, with_private = _read_own_part(state, own, waiting, recorded, (base.node_id, next_node_id), now)
-    # The run lock is held, so that no human answers between the look at the clock and the record.
+    stopped_at = (base.node_id, next_node_id)
+    brought, with_private = _read_own_part(state, own, waiting, recorded, stopped_at, now)
+
+    # What the resume records: what it brings, the answers that time has given, which answers the run
+    # takes, and that the run no longer rests. The run lock is held, so that no human answers between
+    # the look at the clock and the record.
     added = {**answers_of_time(recorded, now), **brought}
     if not is_latest:
         recorded = first_open_interrupts(recorded, added)
     # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
     # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
-    stops_here = base.metadata.get("source") in _SOURCES_THAT_STOP
     # A request to stop stays: it may have come since this run has its lock.
     for key in (FAILURE, CANCELLED):
         if recorded.get(key) is not None:
             added[key] = None
     if added and recorded.get(ASLEEP) is not None:
         added[ASLEEP] = None
+
+    stops_here = base.metadata.get("source") in _SOURCES_THAT_STOP
     return ResumePlan(
         base=base,
         next_node_id=next_node_id,
@@ -162,6 +162,25 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
         with_private=with_private,
         nested=nested,
     )
+
+
+def _resolve_next_node(topology: Topology, base: Checkpoint) -> str | None:
+    """Return the node or fork of this version of the graph that is next after a checkpoint; None if an edge decides.
+
+    Raises:
+        GraphRunnerError: this version of the graph has no such node.
+    """
+    stored = base.next_node_id
+    if stored is None:
+        return None
+    target = topology.resolve_target(stored)
+    if target is None:
+        raise GraphRunnerError(
+            f"the stored next node {stored!r} is not a node of this graph; "
+            f"add it again, or choose another with update_state(config, {{}}, goto=...)",
+            node_id=stored,
+        )
+    return target
 
 
 def _find_kept_stops(
@@ -330,7 +349,8 @@ def merge_updates(state: RunState, plan: ResumePlan) -> None:
         try:
             state.merge(plan.base.node_id, update)
         except NodeExecutionError as error:
-            reason = f"the value or update of the resume cannot be merged: {message_of(error.__cause__ or error)}"
+            cause = error.__cause__ or error
+            reason = f"the value or update of the resume cannot be merged: {message_of(cause)}"
             if key not in plan.added:
                 reason += "; it was stored for this resume, and a rollback to the latest checkpoint drops it"
             raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error.__cause__
@@ -436,7 +456,8 @@ def update_state(
     try:
         state.merge(node_id, values)
     except NodeExecutionError as error:  # no node has returned the values: the message blames none
-        reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
+        cause = error.__cause__ or error
+        reason = f"the values of update_state cannot be merged: {message_of(cause)}"
         raise state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
     next_node_id = base.next_node_id if goto is None else state.topology.resolve_target(goto)
     if as_node is not None:

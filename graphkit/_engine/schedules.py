@@ -41,7 +41,7 @@ _NODE: Final = "schedule"
 """The node id of the checkpoints of a schedule."""
 _KEPT: Final = 10
 _PRUNE_EVERY: Final = 100
-"""A schedule stores a checkpoint for each due time. After so many, all but the newest `_KEPT` are pruned."""
+"""A schedule stores a checkpoint for each due time. After this many, all but the newest `_KEPT` are pruned."""
 _LOOK_BACK: Final = (timedelta(days=1), timedelta(days=40), timedelta(days=1500))
 """How far before now the latest due time is searched, step by step. A schedule of every minute may have
 missed a million of them."""
@@ -91,6 +91,8 @@ class Schedule:
         """
         start = self.created_at if self.last_due is None else self.last_due
         watched_since = min(now, max(start, watched_since))
+        # The latest due time that was missed: looked for in the last day, then further back, because the due
+        # times can only be listed forward.
         missed: list[datetime] = []
         for step in (*_LOOK_BACK, watched_since - start):
             begin = max(start, watched_since - step)

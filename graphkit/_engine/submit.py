@@ -101,7 +101,7 @@ def submit_once(
         config: names the thread, and has the metadata of the run.
         submission: the run.
         graph_id: the graph, for a worker that serves several.
-        is_own: whether the thread is there for this key only, so that it tells enough if it exists.
+        is_own: whether the thread is there for this key only: if it exists, the run was submitted.
 
     Raises:
         As `submit`.

@@ -222,6 +222,7 @@ class Topology:
         fork = self.forks.get(node_id) or self._chosen.get(node_id)
         if fork is not None or not node_id.startswith(fork_id("")[:-1]):
             return fork
+        # A stored checkpoint names a fork that was chosen in another process: its id has the source and the heads.
         for source in {**self.edges, **self.nodes}:
             start = fork_id(f"{source}{_CHOSEN}")[:-1]
             if not node_id.startswith(start):

@@ -26,37 +26,37 @@ _MAX_SHOWN: Final = 1_000
 """Characters of a value in a message: enough for a list of ids, not for a hostile one."""
 
 
-def true(condition: bool, message: str) -> None:
+def assert_true(condition: bool, message: str) -> None:
     """Assert a condition; the message says what was found instead."""
     if not condition:
         raise AssertionError(message)
 
 
-def equal(got: object, expected: object, what: str = "value") -> None:
+def assert_equal(got: object, expected: object, what: str = "value") -> None:
     """Assert that two values are equal by `==`, where `same` would be too strict."""
-    true(got == expected, f"{what}: {_compare(got, expected)}")
+    assert_true(got == expected, f"{what}: {_compare(got, expected)}")
 
 
-def items(got: Iterable[object], expected: Iterable[object], what: str = "items") -> None:
+def assert_sequence_equal(got: Iterable[object], expected: Iterable[object], what: str = "items") -> None:
     """Assert that two iterables have equal items in the same order, whatever their types."""
-    equal([*got], [*expected], what)
+    assert_equal([*got], [*expected], what)
 
 
-def at_least(number: float, least: float) -> None:
+def assert_at_least(number: float, least: float) -> None:
     """Assert that a number is at least as large as another."""
-    true(number >= least, f"{number} instead of at least {least}")
+    assert_true(number >= least, f"{number} instead of at least {least}")
 
 
-def not_none(value: V | None) -> V:
+def not_none(value: V | None, what: str = "value") -> V:
     """Assert that a value is not None, and return it."""
     if value is None:
-        raise AssertionError("None instead of a value")
+        raise AssertionError(f"{what}: None instead of a value")
     return value
 
 
-def instance(value: object, kind: type) -> None:
+def assert_instance(value: object, kind: type) -> None:
     """Assert that a value is of a type."""
-    true(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
+    assert_true(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
 
 
 def _compare(got: object, expected: object) -> str:
@@ -87,6 +87,10 @@ def same(got: object, expected: object, what: str = "value") -> None:
         raise AssertionError(message)
 
 
+assert_same = same
+"""What the suite calls it, like the other assertions."""
+
+
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
     """Return a message with the path of the first difference and both values; None if there is none."""
     got_type = _get_builtin_type(got)
@@ -102,13 +106,11 @@ def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
 
     got_parts = _split(got) or []
     if len(got_parts) != len(expected_parts):
-        counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
+        counts = f"{len(got)} items instead of {len(expected)}"
         return f"{path}: {counts}: {_compare(got, expected)}"
 
-    pairs = zip(got_parts, expected_parts, strict=True)
-
-    for number, (got_part, expected_part) in enumerate(pairs):
-        message = find_difference(got_part, expected_part, f"{path}[{number}]")
+    for (_, got_part), (name, expected_part) in zip(got_parts, expected_parts, strict=True):
+        message = find_difference(got_part, expected_part, path + name)
         if message is not None:
             return message
 
@@ -120,25 +122,28 @@ def _get_builtin_type(value: object) -> type:
     return _READ_ONLY.get(type(value), type(value))
 
 
-def _split(value: Any) -> list[Any] | None:
-    """Return the parts of a compound value in a defined order; None for a scalar."""
+def _split(value: Any) -> list[tuple[str, Any]] | None:
+    """Return the parts of a compound value in a defined order, each after its part of the path; None for a scalar."""
     if isinstance(value, dict):
         # Keys and values alternate, so that the order of a dict counts.
-        return [part for item in value.items() for part in item]
+        parts: list[tuple[str, Any]] = []
+        for number, (key, item) in enumerate(value.items()):
+            parts += [(f".keys[{number}]", key), (f"[{_show(key)}]", item)]
+        return parts
 
     if isinstance(value, (list, tuple)):
-        return [*value]
+        return [(f"[{number}]", item) for number, item in enumerate(value)]
 
     if isinstance(value, (set, frozenset)):
-        return sorted(value, key=_get_sort_key)
+        return _split(sorted(value, key=_get_sort_key))
 
     if dataclasses.is_dataclass(value):  # it may have slots, and fields without a value
         names = [field.name for field in dataclasses.fields(value)]
-        return [{name: getattr(value, name) for name in names if hasattr(value, name)}]
+        return [("", {name: getattr(value, name) for name in names if hasattr(value, name)})]
 
     # Only instances of pydantic models have it.
     if hasattr(value, "model_fields_set"):
-        return [vars(value)]
+        return [("", vars(value))]
 
     return None
 
@@ -171,13 +176,13 @@ def _normalize_scalar(value: Any) -> object:
     return value
 
 
-def same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
+def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
     """Assert that two checkpoints are equal, field by field.
 
     Raises:
         AssertionError: the checkpoints differ; the message has the path of the first difference.
     """
-    got = not_none(got)
+    got = not_none(got, f"the checkpoint {expected.id!r}")
     for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
         same(getattr(got, name), getattr(expected, name), name)
     # A saver of four methods keeps pending writes and tags in the metadata.
@@ -187,81 +192,86 @@ def same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
 # --- what a saver stores ----------------------------------------------------------------------------------------------
 
 
+def assert_any_order(got: Iterable[Any], expected: Iterable[Any], what: str = "items") -> None:
+    """Assert that two iterables have equal items, each as often, in any order."""
+    assert_equal(sorted(got), sorted(expected), what)
+
+
 def get_ids(records: Iterable[Checkpoint | CheckpointInfo | WaitingInterrupt]) -> list[str]:
     """Return the ids of checkpoints, infos or interrupts, in their order."""
     return [record.id for record in records]
 
 
-def count(got: Sized, expected: int, what: str = "count") -> None:
+def assert_length(got: Sized, expected: int, what: str = "items") -> None:
     """Assert how many items a collection has."""
-    equal(len(got), expected, what)
+    assert_equal(len(got), expected, f"the number of {what}")
 
 
-def threads(saver: BaseCheckpointSaver, *expected: str, released: bool = False) -> None:
+def assert_threads(saver: BaseCheckpointSaver, *expected: str, released: bool = False) -> None:
     """Assert that a saver lists exactly these threads, in any order."""
     threads = saver.threads(released=released)
-    equal(sorted(threads), sorted(expected), "threads")
+    assert_any_order(threads, expected, "threads")
 
 
-def statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+def assert_statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
     """Assert the status of each checkpoint of a history, newest first."""
     found = [info.status for info in saver.history(config)]
-    equal(found, [*expected], "statuses")
+    assert_equal(found, [*expected], "statuses")
 
 
-def stops(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+def assert_stops(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
     """Assert why a run stopped at each checkpoint of a history, newest first."""
     found = [info.stopped for info in saver.history(config)]
-    equal(found, [*expected], "stopped")
+    assert_equal(found, [*expected], "stopped")
 
 
-def interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:
+def assert_interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:
     """Assert the ids of the pending interrupts of the thread "t"."""
     interrupts = saver.interrupts("t")
-    equal(get_ids(interrupts), [*expected], "interrupts")
+    assert_equal(get_ids(interrupts), [*expected], "interrupts")
 
 
-def checkpoint(saver: BaseCheckpointSaver, config: ConfigLike, expected: Checkpoint) -> None:
+def assert_checkpoint(saver: BaseCheckpointSaver, config: ConfigLike, expected: Checkpoint) -> None:
     """Assert that `get` returns this checkpoint."""
-    same_checkpoint(saver.get(config), expected)
+    assert_same_checkpoint(saver.get(config), expected)
 
 
-def missing(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> None:
+def assert_missing(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> None:
     """Assert that `get` returns None."""
-    same(saver.get(config), None)
+    same(saver.get(config), None, f"get({config!r})")
 
 
-def state(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
+def assert_state(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
     """Assert that `get` returns a checkpoint with this state."""
     checkpoint = get_checkpoint(saver, config)
     same(checkpoint.state, expected, "state")
 
 
-def writes(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
+def assert_writes(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
     """Assert that a checkpoint has exactly these pending writes, in this order."""
     writes = saver.get_writes(config)
     same(writes, expected, "pending writes")
 
 
-def no_writes(saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+def assert_no_writes(saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
     """Assert that a checkpoint has no pending writes; any empty mapping will do."""
-    equal(dict(saver.get_writes(config)), {}, "pending writes")
+    assert_equal(dict(saver.get_writes(config)), {}, "pending writes")
 
 
-def tags(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+def assert_tags(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
     """Assert that a checkpoint has exactly these tags, in this order."""
-    equal(saver.tags_of(config), expected, "tags")
+    assert_equal(saver.tags_of(config), expected, "tags")
 
 
-def checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpoint]) -> None:
+def assert_checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpoint]) -> None:
     """Assert that checkpoints, newest first, equal the expected ones, oldest first."""
     newest_first = oldest_first[::-1]
-    equal(get_ids(got), get_ids(newest_first), "ids")
+    assert_equal(get_ids(got), get_ids(newest_first), "ids")
 
     for checkpoint, expected in zip(got, newest_first, strict=True):
-        same_checkpoint(checkpoint, expected)
+        assert_same_checkpoint(checkpoint, expected)
 
 
 def get_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> Checkpoint:
     """Return a checkpoint that must exist."""
-    return not_none(saver.get(config))
+    return not_none(saver.get(config), f"get({config!r})")

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cache
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -19,41 +20,16 @@ from graphkit._values.channels import Channel
 from graphkit._values.state import Changes, merge
 
 HOSTILE_IDS: Final = (
-    "",
-    " ",
-    ".",
-    "..",
-    "/",
-    "../x",
-    "x/../../y",
-    "/etc/passwd",
-    "a/b",
-    "a\\b",
-    "a",
-    "A",
-    "a.",
-    "a ",
-    "a-v1",
-    "a-v000001",
-    "v000001.log",
-    "log",
-    "CON",
-    "nul.txt",
-    "a:b",
-    "a\0b",
-    "a\nb",
-    "a(b",
-    "a.c",
-    "%2e%2e",
-    "*",
-    "$default2",
-    "caf\u00e9",
-    "cafe\u0301",
-    "\u0130",
-    "\U0001f600",
-    "\ud800",
-    "x" * 10_000,
-    "x" * 9_999 + "y",
+    # Paths.
+    *("", " ", ".", "..", "/", "../x", "x/../../y", "/etc/passwd", "a/b", "a\\b", "%2e%2e"),
+    # Equal but for the case, the end or the form of a letter.
+    *("a", "A", "a.", "a ", "caf\u00e9", "cafe\u0301"),
+    # Names that a saver may use itself, and those that Windows reserves.
+    *("a-v1", "a-v000001", "v000001.log", "log", "$default2", "CON", "nul.txt"),
+    # Characters with a meaning for a file system, a shell, a database or an encoding.
+    *("a:b", "a\0b", "a\nb", "a(b", "a.c", "*", "\u0130", "\U0001f600", "\ud800"),
+    # Very long, with a difference at the end.
+    *("x" * 10_000, "x" * 9_999 + "y"),
 )
 """Thread ids and namespaces that a saver must keep apart from each other and within the store."""
 
@@ -128,21 +104,8 @@ def sample_values() -> dict[str, Any]:
         datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=-5, minutes=-30))),
         datetime(2026, 10, 25, 2, 30, fold=1),  # noqa: DTZ001
     ]
-    keys = {
-        1: "int",
-        "1": "str",
-        b"1": "bytes",
-        (1, 2): "tuple",
-        None: "none",
-        1.5: "float",
-        True + 1: 2,
-    }
-    decimals = [
-        Decimal("1.10"),
-        Decimal("-0"),
-        Decimal("Infinity"),
-        Decimal("1E+400"),
-    ]
+    keys = {1: "int", "1": "str", b"1": "bytes", (1, 2): "tuple", None: "none", 1.5: "float", 2: 2}
+    decimals = [Decimal(text) for text in ("1.10", "-0", "Infinity", "1E+400")]
     return {
         "none": None,
         "bools": [True, False, 1, 0, 1.0],
@@ -227,15 +190,20 @@ GROWING: Final = {"list": Channel(lambda old, new: [*(old or ()), *new])}
 
 
 def put_state(
-    saver: BaseCheckpointSaver,
-    state: Mapping[str, Any],
-    config: RunnableConfig = CONFIG,
-    **fields: Any,
+    saver: BaseCheckpointSaver, state: Mapping[str, Any], config: RunnableConfig = CONFIG, **fields: Any
 ) -> Checkpoint:
     """Put a new checkpoint with this state, and return it."""
     checkpoint = made(state, **fields)
     saver.put(config, checkpoint)
     return checkpoint
+
+
+_numbers: Final = count(1)
+
+
+def put_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG, **fields: Any) -> Checkpoint:
+    """Put a new checkpoint with a state that no other one has, and return it."""
+    return put_state(saver, {"number": next(_numbers)}, config, **fields)
 
 
 def put_all(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoints: Iterable[Checkpoint]) -> None:

@@ -35,6 +35,9 @@ class SaverContract(
             def reopen(self, saver):
                 return MySaver(saver.url)
 
+    The docstring of a test says which promise of which method it tests. The docstring of that method,
+    in `BaseCheckpointSaver` or in the protocol of the capability, is the specification.
+
     The hooks; only the first must be implemented:
 
     * `make_saver()`: return a saver on a new, empty store.

@@ -144,5 +144,5 @@ def test_a_difference_is_found_and_its_place_named(one, other):
     for got, expected in ((one, other), (other, one)):
         with pytest.raises(AssertionError):
             same(got, expected)
-        with pytest.raises(AssertionError, match=r"^value\[0\]\[1\]"):
+        with pytest.raises(AssertionError, match=r"^value\[0\]\['deep'\]"):
             same([{"deep": got}], [{"deep": expected}])

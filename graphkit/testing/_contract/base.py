@@ -13,7 +13,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
-from graphkit.testing import _check as check
+from graphkit.testing._check import assert_checkpoint, assert_equal, assert_missing, assert_same_checkpoint, get_ids
 from graphkit.testing._values import CONFIG, application_types
 
 if TYPE_CHECKING:
@@ -26,15 +26,14 @@ S = TypeVar("S", bound=BaseCheckpointSaver)
 TIMEOUT: Final = 30.0
 """Seconds to wait for an expected event; only a failing saver makes a test wait this long."""
 
+INTERVAL: Final = 0.01
+"""Seconds between two looks at the store, of a watch and of a node that waits."""
+
 
 def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> dict[str, object]:
     """Read everything of a history; equal results prove that nothing changed."""
     checkpoints = [*saver.list(config)]
-    writes = []
-    for checkpoint in checkpoints:
-        checkpoint_config = config.replace(checkpoint_id=checkpoint.id)
-        writes.append(saver.get_writes(checkpoint_config))
-
+    writes = [saver.get_writes(config.replace(checkpoint_id=checkpoint.id)) for checkpoint in checkpoints]
     # The size of a checkpoint may depend on where it is stored, which is not part of its content.
     history = [info._replace(size=0) for info in saver.history(config)]
     return {"checkpoints": checkpoints, "history": history, "writes": writes}
@@ -116,25 +115,25 @@ class ContractTests:
         Reads the history in every way, through this object and another one.
         """
         newest_first = oldest_first[::-1]
-        expected_ids = check.get_ids(newest_first)
-        newest_id = expected_ids[0] if expected_ids else None
+        expected_ids = get_ids(newest_first)
 
         for reader in self.readers_of(saver):
             listed = reader.list(config)
-            check.equal(check.get_ids(listed), expected_ids, "the ids of list")
+            assert_equal(get_ids(listed), expected_ids, "the ids of list")
 
             infos = reader.history(config)
-            check.equal(check.get_ids(infos), expected_ids, "the ids of history")
+            assert_equal(get_ids(infos), expected_ids, "the ids of history")
 
             for checkpoint, expected in zip(listed, newest_first, strict=True):
-                check.same_checkpoint(checkpoint, expected)
+                assert_same_checkpoint(checkpoint, expected)
 
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
-                check.checkpoint(reader, checkpoint_config, expected)
+                assert_checkpoint(reader, checkpoint_config, expected)
 
-            latest = reader.get(config)
-            latest_id = None if latest is None else latest.id
-            check.equal(latest_id, newest_id, "the id of get")
+            if newest_first:
+                assert_checkpoint(reader, config, newest_first[0])
+            else:
+                assert_missing(reader, config)
 
     @contextmanager
     def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Raises[E]]:
@@ -149,7 +148,7 @@ class ContractTests:
         yield
         for reader in self.readers_of(saver):
             after = read_everything(reader, config)
-            check.equal(after, before, "the history")
+            assert_equal(after, before, "the history")
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from time import monotonic, sleep
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._engine.tasks import executing
@@ -18,8 +18,25 @@ from graphkit._records.context import NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointNotFoundError, ThreadBusyError
 from graphkit.operations import cancel
-from graphkit.testing import _check as check
-from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
+from graphkit.testing._check import (
+    assert_any_order,
+    assert_checkpoint,
+    assert_checkpoints,
+    assert_equal,
+    assert_length,
+    assert_missing,
+    assert_same,
+    assert_same_checkpoint,
+    assert_state,
+    assert_statuses,
+    assert_tags,
+    assert_true,
+    assert_writes,
+    get_checkpoint,
+    get_ids,
+    not_none,
+)
+from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests, R, call_in_thread
 from graphkit.testing._values import (
     CONFIG,
     NESTED,
@@ -30,17 +47,16 @@ from graphkit.testing._values import (
     grow_list,
     made,
     make_interrupt,
+    put_checkpoint,
     put_state,
 )
-
-_POLLING: Final = 0.01
-"""Seconds between two looks: of a node whether its run is cancelled, and of a watch."""
 
 
 class LockTests(ContractTests):
     """Which callers get the run lock, which wait for it, and which do not need it."""
 
     def test_the_run_lock_excludes_other_runs(self) -> None:
+        """`run_lock` raises ThreadBusyError after its timeout if another run holds the thread."""
         saver, other = self.open_two()
 
         # The lock belongs to the thread: a run in another namespace waits too.
@@ -49,17 +65,18 @@ class LockTests(ContractTests):
                 with self.raises(ThreadBusyError) as caught:
                     call_in_thread(_acquire, other, config, 0.05)
                 error = caught.exception
-                check.equal(error.thread_id, "t")
-                check.true(bool(error.holder), "the error does not name the holder of the run lock")
+                assert_equal(error.thread_id, "t")
+                assert_true(bool(error.holder), "the error does not name the holder of the run lock")
 
                 # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
                 is_long_enough = error.waited >= 0.04  # noqa: PLR2004
-                check.true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
+                assert_true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
                 self.assert_unlocked(other, OTHER)
 
             self.assert_unlocked(other, config)
 
     def test_a_run_that_holds_the_lock_is_cancelled(self) -> None:
+        """A run that holds the thread notices a `cancel` through another saver."""
         saver, other = self.open_two()
         graph = StateGraph({})
 
@@ -67,7 +84,7 @@ class LockTests(ContractTests):
             accepted = call_in_thread(cancel, other, "t")
             deadline = monotonic() + TIMEOUT
             while not config.is_cancelled and monotonic() < deadline:
-                sleep(_POLLING)
+                sleep(INTERVAL)
             return {"n": 1, "accepted": accepted}
 
         graph.add_node("work", work)
@@ -77,15 +94,16 @@ class LockTests(ContractTests):
 
         last = app.invoke_final({}, CONFIG)
 
-        check.equal(last.is_cancelled, True)
-        check.equal(last.state, {"n": 1, "accepted": True}, "the last state")
+        assert_equal(last.is_cancelled, True)
+        assert_equal(last.state, {"n": 1, "accepted": True}, "the last state")
         for reader in (saver, other):
-            check.statuses(reader, CONFIG, "cancelled", "")
+            assert_statuses(reader, CONFIG, "cancelled", "")
             self.assert_unlocked(reader, CONFIG)
 
     def test_is_run_locked_reports_a_held_lock(self) -> None:
+        """`is_run_locked` looks at the run lock without taking it; `history` then says "running"."""
         saver, other = self.open_two()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         for reader in (saver, other):
             _assert_reported(reader, is_locked=False)
@@ -98,12 +116,14 @@ class LockTests(ContractTests):
             self.assert_unlocked(reader, CONFIG)
 
     def test_the_run_lock_is_released_after_an_exception(self) -> None:
+        """`run_lock` ends with its block, also if that raises."""
         saver = self.open()
         with self.raises(ZeroDivisionError), saver.run_lock(CONFIG):
             _ = 1 / 0
         self.assert_unlocked(saver, CONFIG)
 
     def test_a_waiter_acquires_the_lock(self) -> None:
+        """`run_lock` waits for another holder."""
         saver = self.open()
         with ThreadPoolExecutor(1) as pool:
             with saver.run_lock(CONFIG):
@@ -115,8 +135,9 @@ class LockTests(ContractTests):
             waiter.result(TIMEOUT)
 
     def test_the_holder_may_reenter_the_lock_and_use_the_thread(self) -> None:
+        """`run_lock`, `copy`, `release` and `delete` do not wait for their own caller."""
         saver, other = self.open_two()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         with saver.run_lock(CONFIG):
             with saver.run_lock(CONFIG, 0), saver.run_lock(NESTED, 0):
@@ -126,33 +147,37 @@ class LockTests(ContractTests):
 
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
-            check.count(tag.checkpoints, 1)
+            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
 
-            put_state(saver, {"n": 2})
-            check.same(saver.delete("t"), True)
+            put_checkpoint(saver)
+            assert_same(saver.delete("t"), True, "delete")
             self.assert_locked(other, CONFIG)
 
         self.assert_unlocked(other, CONFIG)
-        check.missing(saver)
-        check.get_checkpoint(saver, OTHER)
+        assert_missing(saver)
+        get_checkpoint(saver, OTHER)
 
     def test_a_node_may_reenter_the_lock_of_its_run(self) -> None:
+        """A node may do with the thread of its run what the run itself may do."""
         saver, other = self.open_two()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         held_locks = frozenset({saver.run_lock_key(CONFIG)})
-        with saver.run_lock(CONFIG), executing(NodeContext("node", (), held_locks)):
+        context = NodeContext("node", (), held_locks)
+
+        with saver.run_lock(CONFIG), executing(context):
             # The node context holds the lock, so that any saver of the store accepts it.
             _acquire(saver, NESTED, 0)
             _acquire(other, CONFIG, 0)
             self.assert_locked(other, CONFIG)
 
             tag = saver.release(CONFIG)
-            check.count(tag.checkpoints, 1)
+            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
             other.delete("t")
             self.assert_locked(other, CONFIG)
 
     def test_the_run_lock_key_identifies_the_store_and_the_thread(self) -> None:
+        """`run_lock_key` is equal for saver objects that share a store, and only for one thread."""
         saver, other = self.open_two()
         other_store = self.make_saver()
         key = saver.run_lock_key(CONFIG)
@@ -161,50 +186,51 @@ class LockTests(ContractTests):
         # The saver object, the checkpoint and the namespace do not matter.
         same_thread = RunnableConfig("t", "id", "n")
 
-        check.equal(other.run_lock_key(same_thread), key)
-        check.equal(saver.run_lock_key(RunnableConfig("$default")), default_key)
+        assert_equal(other.run_lock_key(same_thread), key, "run_lock_key")
+        assert_equal(saver.run_lock_key(RunnableConfig("$default")), default_key, "run_lock_key")
 
         is_shared = saver.run_lock_key(OTHER) == key
-        check.true(not is_shared, "two threads have the same run lock")
+        assert_true(not is_shared, "two threads have the same run lock")
 
         is_shared = other_store.run_lock_key(CONFIG) == key
-        check.true(not is_shared, "two stores have the same run lock")
+        assert_true(not is_shared, "two stores have the same run lock")
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
+        """`list`, `get`, `put` and `put_writes` need no run lock."""
         saver = self.open()
 
         with saver.run_lock(CONFIG):
             other = self.open_again(saver)
-            call_in_thread(other.put, CONFIG, made({"n": 1}))
-            listed = call_in_thread(other.list, CONFIG)
-            check.count(listed, 1)
-
-            loaded = call_in_thread(other.get, CONFIG)
-            check.not_none(loaded)
-
+            checkpoint = call_in_thread(put_checkpoint, other)
             call_in_thread(other.put_writes, CONFIG, {"w": 1})
 
-    def test_release_delete_and_copy_wait_for_a_run(self) -> None:
-        calls: list[tuple[int, Callable[[BaseCheckpointSaver], object]]] = [
-            (1, lambda saver: saver.release(CONFIG)),
-            (1, lambda saver: saver.delete("t")),
-            (1, lambda saver: saver.copy("t", "new")),
-            # The target of a copy must be empty, but its run lock may be held.
-            (0, lambda saver: saver.copy("u", "t")),
-        ]
-        for count, call in calls:
-            saver = self.open("waits_for_runs")
-            put_state(saver, {"n": 2}, OTHER)
-            for number in range(count):
-                put_state(saver, {"n": number})
-            with ThreadPoolExecutor(1) as pool:
-                with saver.run_lock(CONFIG):
-                    waiter = pool.submit(call, self.open_again(saver))
-                    with self.raises(TimeoutError):
-                        waiter.result(0.1)
-                    check.count(saver.list(CONFIG), count)
+            listed = call_in_thread(other.list, CONFIG)
+            assert_checkpoints(listed, [checkpoint])
+            loaded = call_in_thread(other.get, CONFIG)
+            assert_same_checkpoint(loaded, checkpoint)
 
-                waiter.result(TIMEOUT)
+    def test_release_delete_and_copy_wait_for_a_run(self) -> None:
+        """With `waits_for_runs`, `release`, `delete` and `copy` wait until the run ends."""
+        saver = self.open("waits_for_runs")
+        other = self.open_again(saver)
+        put_checkpoint(saver, OTHER)
+
+        # The target of a copy must be empty, but its run lock may be held.
+        self.assert_waits_for_a_run(saver, other.copy, "u", "t")
+        self.assert_waits_for_a_run(saver, other.copy, "t", "new")
+        self.assert_waits_for_a_run(saver, other.release, CONFIG)
+        put_checkpoint(saver)
+        self.assert_waits_for_a_run(saver, other.delete, "t")
+
+    def assert_waits_for_a_run(self, saver: BaseCheckpointSaver, call: Callable[..., object], *args: Any) -> None:
+        """Assert that a call changes nothing until the run lock of "t" is free, and then returns."""
+        with ThreadPoolExecutor(1) as pool:
+            with saver.run_lock(CONFIG), self.assert_unchanged(saver, CONFIG):
+                waiter = pool.submit(call, *args)
+                with self.raises(TimeoutError):
+                    waiter.result(0.1)
+
+            waiter.result(TIMEOUT)
 
     def assert_locked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Assert that a caller in another thread cannot acquire the run lock."""
@@ -220,14 +246,14 @@ def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
     """Assert what a saver reports of the run lock of "t", in this thread and in another."""
     for config in (CONFIG, NESTED):
         reported = reader.is_run_locked(config)
-        check.equal(reported, is_locked, "is_run_locked")
+        assert_equal(reported, is_locked, "is_run_locked")
 
         reported = call_in_thread(reader.is_run_locked, config)
-        check.equal(reported, is_locked, "is_run_locked in another thread")
+        assert_equal(reported, is_locked, "is_run_locked in another thread")
 
     expected_status = "running" if is_locked else "stalled"
-    check.statuses(reader, CONFIG, expected_status)
-    check.equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
+    assert_statuses(reader, CONFIG, expected_status)
+    assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
 
 
 def _acquire(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:
@@ -236,15 +262,13 @@ def _acquire(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float)
         pass
 
 
-R = TypeVar("R")
-
-
 class ConcurrencyTests(ContractTests):
     """No write is lost or mixed up, and every reader sees it at once."""
 
     # Concurrent writers
 
     def test_concurrent_puts_to_one_thread_lose_nothing(self) -> None:
+        """`put` may be called by several threads at once, also through several saver objects."""
         saver = self.open()
         # Half of the writers share a saver object; the others have one each.
         savers = [saver if n % 2 else self.open_again(saver) for n in range(6)]
@@ -261,8 +285,8 @@ class ConcurrencyTests(ContractTests):
                 states = {loaded.id: loaded.state for loaded in listed}
                 is_listed = checkpoint.id in states
 
-                check.true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
-                check.same(states[checkpoint.id], checkpoint.state)
+                assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
+                assert_same(states[checkpoint.id], checkpoint.state)
 
             return ids
 
@@ -270,19 +294,20 @@ class ConcurrencyTests(ContractTests):
 
         for reader in self.readers_of(saver):
             listed = reader.list(CONFIG)
-            order = check.get_ids(reversed(listed))
+            order = get_ids(reversed(listed))
 
-            check.count(order, 60)
+            assert_length(order, 60)
 
             for writer, ids in enumerate(ids_by_writer):
                 own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
-                check.equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
+                assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
 
                 for n, checkpoint_id in enumerate(ids):
                     config = RunnableConfig("t", checkpoint_id)
-                    check.state(reader, config, _make_writer_state(writer, n))
+                    assert_state(reader, config, _make_writer_state(writer, n))
 
     def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
+        """`put` may be called for several threads at once."""
         saver = self.open()
 
         def write(number: int) -> list[Checkpoint]:
@@ -296,67 +321,73 @@ class ConcurrencyTests(ContractTests):
             self.assert_history(saver, config, history)
 
     def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:
+        """`put_writes` and `add_tags` may be called by several threads at once."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
 
         def write(number: int) -> None:
             for n in range(5):
-                key = f"{number} {n}"
-                saver.put_writes(CONFIG, {key: n})
-                saver.add_tags(CONFIG, key)
+                name = f"{number} {n}"
+                saver.put_writes(CONFIG, {name: n})
+                saver.add_tags(CONFIG, name)
 
         _run_concurrently(write, 6)
 
-        expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
+        expected = [f"{number} {n}" for number in range(6) for n in range(5)]
         reader = self.open_again(saver)
 
-        check.equal(sorted(reader.get_writes(CONFIG)), expected)
-        check.equal(sorted(reader.tags_of(CONFIG)), expected)
+        assert_any_order(reader.get_writes(CONFIG), expected, "pending writes")
+        assert_any_order(reader.tags_of(CONFIG), expected, "tags")
 
     # Another object, another process
 
     def test_two_savers_on_one_store_read_each_other_immediately(self) -> None:
+        """What one saver object has written, another one on the store reads at once."""
         saver, other = self.open_two()
-        checkpoints: list[Checkpoint] = []
 
         for number in range(6):
             # The two take turns, and both read each time, so that each may have cached an older history.
             writer = other if number % 2 else saver
             state = {"list": [*range(number)]}
             checkpoint = put_state(writer, state)
-            checkpoints.append(checkpoint)
             writer.put_writes(CONFIG, {"w": number})
             writer.add_tags(CONFIG, f"tag {number}")
 
             for reader in (saver, other):
-                check.checkpoint(reader, CONFIG, checkpoint)
-                check.writes(reader, CONFIG, {"w": number})
-                check.tags(reader, CONFIG, f"tag {number}")
-                check.count(reader.list(CONFIG), number + 1)
-                summary = check.not_none(reader.summary(CONFIG))
-                check.equal(summary.checkpoints, number + 1)
+                assert_checkpoint(reader, CONFIG, checkpoint)
+                assert_writes(reader, CONFIG, {"w": number})
+                assert_tags(reader, CONFIG, f"tag {number}")
+                assert_length(reader.list(CONFIG), number + 1, "the checkpoints of list")
+                summary = not_none(reader.summary(CONFIG), "summary")
+                assert_equal(summary.checkpoints, number + 1, "the checkpoints of the summary")
 
         # Changes that build on a checkpoint that the other saver put.
-        following = extend_list(checkpoints[-1], "x")
+        following = extend_list(checkpoint, "x")
         saver.put(CONFIG, following)
         last = extend_list(following, "y")
         other.put(CONFIG, last)
-        check.checkpoint(saver, CONFIG, last)
+        assert_checkpoint(saver, CONFIG, last)
 
-        first_config = config_of(checkpoints[0])
-        check.checkpoint(saver, first_config, checkpoints[0])
-        replacement = made({"list": "replaced"}, id=checkpoints[0].id)
-        other.put(first_config, replacement)
-        check.checkpoint(saver, first_config, replacement)
+    def test_what_another_saver_replaces_or_releases_is_read_no_more(self) -> None:
+        """What one saver object has replaced or released, another one on the store does not return."""
+        saver, other = self.open_two()
+        first, last = grow_list(saver, CONFIG, 2)
+        first_config = config_of(first)
+        assert_checkpoint(saver, first_config, first)
+        assert_checkpoint(saver, CONFIG, last)
+
+        replacement = put_state(other, {"list": "replaced"}, first_config, id=first.id)
+        assert_checkpoint(saver, first_config, replacement)
 
         tag = other.release(CONFIG)
-        check.count(tag.checkpoints, 8)
-        check.missing(saver)
+        assert_checkpoints(tag.checkpoints, [replacement, last])
+        assert_missing(saver)
 
-        fresh = put_state(saver, {"list": "fresh"})
-        check.checkpoint(other, CONFIG, fresh)
+        fresh = put_checkpoint(saver)
+        assert_checkpoint(other, CONFIG, fresh)
 
     def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
+        """`list` reads what another program has put into the store."""
         saver = self.open()
         first = put_state(saver, {"list": [1, (2,)]})
         planted = made({"list": [1, (2,), 3]})
@@ -365,17 +396,19 @@ class ConcurrencyTests(ContractTests):
         self.assert_history(saver, CONFIG, [first, planted])
 
     def test_a_put_is_visible_without_the_saver(self) -> None:
+        """Another program reads from the store what `put` has written."""
         saver = self.open()
         grow_list(saver, CONFIG, 3)
         states = self.peek(saver, CONFIG)
         if states is None:
             self.skip("`peek` is not implemented")
         lists = [state["list"] for state in states]
-        check.equal(lists, [[0, 1, 2], [0, 1], [0]])
+        assert_equal(lists, [[0, 1, 2], [0, 1], [0]])
 
     # Async
 
     def test_async_methods_match_the_sync_methods(self) -> None:
+        """Each method with the prefix `a` does what its sync method does."""
         saver = self.open()
         asyncio.run(self._check_async_methods(saver))
 
@@ -384,28 +417,28 @@ class ConcurrencyTests(ContractTests):
         second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
         await saver.aput(CONFIG, second)
-        check.equal(stored, config_of(first))
+        assert_equal(stored, config_of(first))
 
         listed = await saver.alist(CONFIG)
-        check.checkpoints(listed, [first, second])
-        check.same_checkpoint(await saver.aget(stored), first)
-        check.same_checkpoint(await saver.aget(CONFIG), second)
+        assert_checkpoints(listed, [first, second])
+        assert_same_checkpoint(await saver.aget(stored), first)
+        assert_same_checkpoint(await saver.aget(CONFIG), second)
 
-        async with aclosing(saver.awatch("t", latest=True, interval=_POLLING)) as changes:
+        async with aclosing(saver.awatch("t", latest=True, interval=INTERVAL)) as changes:
             change = await anext(changes)
-        check.equal(check.not_none(change.checkpoint).id, second.id)
+        assert_equal(not_none(change.checkpoint).id, second.id)
 
         writes = {"interrupt:i": make_interrupt()}
         await saver.aput_writes(CONFIG, writes)
-        check.same(await saver.aget_writes(CONFIG), writes)
+        assert_same(await saver.aget_writes(CONFIG), writes)
 
         saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
         count = await saver.aprune("t", keep_last=1, keep_tags=("two",))
-        check.equal(count, 0)
+        assert_equal(count, 0, "the count of aprune")
 
         count = await saver.aprune("t", keep_last=1)
-        check.equal(count, 1)
+        assert_equal(count, 1, "the count of aprune")
 
         with self.raises(ValueError):
             await saver.aprune("t")
@@ -413,9 +446,9 @@ class ConcurrencyTests(ContractTests):
             await saver.aput(UNKNOWN, second)
 
         tag = await saver.arelease(CONFIG)
-        check.checkpoints(tag.checkpoints, [second])
-        check.same(await saver.adelete("u"), True)
-        check.same(await saver.aget(OTHER), None)
+        assert_checkpoints(tag.checkpoints, [second])
+        assert_same(await saver.adelete("u"), True, "adelete")
+        assert_same(await saver.aget(OTHER), None)
 
 
 def _make_writer_state(writer: int, number: int) -> dict[str, object]:

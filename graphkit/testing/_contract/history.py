@@ -7,7 +7,20 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing import _check as check
+from graphkit.testing._check import (
+    assert_at_least,
+    assert_checkpoint,
+    assert_checkpoints,
+    assert_equal,
+    assert_instance,
+    assert_length,
+    assert_missing,
+    assert_no_writes,
+    assert_same,
+    assert_statuses,
+    assert_tags,
+    assert_threads,
+)
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
@@ -20,6 +33,7 @@ from graphkit.testing._values import (
     grow_list,
     made,
     put_all,
+    put_checkpoint,
     put_state,
 )
 
@@ -30,34 +44,30 @@ class HistoryTests(ContractTests):
     # Put, get, list
 
     def test_an_unknown_thread_is_empty(self) -> None:
+        """Every method that reads answers for a thread that does not exist, and raises nothing."""
         saver = self.open()
 
-        check.items(saver.list(CONFIG), [])
-        check.missing(saver, CONFIG)
-        check.missing(saver, RunnableConfig("t", "some id"))
-        check.items(saver.history(CONFIG), [])
-        check.no_writes(saver, CONFIG)
-        check.tags(saver, CONFIG)
-        check.items(saver.namespaces("t"), [])
+        self.assert_history(saver, CONFIG, [])
+        assert_missing(saver, UNKNOWN)
+        assert_no_writes(saver, CONFIG)
+        assert_tags(saver, CONFIG)
+        assert_length(saver.namespaces("t"), 0, "namespaces")
 
     def test_put_returns_the_config_with_the_new_id(self) -> None:
+        """`put` returns the config that it was given, with the id of the new checkpoint."""
         saver = self.open()
-        config = RunnableConfig(
-            "t",
-            checkpoint_ns="n",
-            stream_mode=StreamMode.SNAPSHOTS,
-            metadata={"user": 7},
-        )
+        config = NESTED.replace(stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
         checkpoint = made({"x": 1})
 
         stored = saver.put(config, checkpoint)
 
-        check.equal(stored.checkpoint_id, checkpoint.id)
         # Every other option of the config is unchanged.
-        check.equal(stored.replace(checkpoint_id=None), config)
-        check.checkpoint(saver, stored, checkpoint)
+        expected = config.replace(checkpoint_id=checkpoint.id)
+        assert_equal(stored, expected, "the config that put returned")
+        assert_checkpoint(saver, stored, checkpoint)
 
     def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
+        """`list` and `history` return the checkpoint first that was put last."""
         saver = self.open()
         now = datetime(2026, 1, 1, tzinfo=UTC)
         checkpoints = []
@@ -73,84 +83,60 @@ class HistoryTests(ContractTests):
         self.assert_history(saver, CONFIG, checkpoints)
 
     def test_get_by_id(self) -> None:
+        """`get` returns the checkpoint that the config names, in its own thread and namespace only."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
-        second = put_state(saver, {"n": 2})
-        other = put_state(saver, {"n": 3}, OTHER)
+        first = put_checkpoint(saver)
+        second = put_checkpoint(saver)
+        other = put_checkpoint(saver, OTHER)
 
-        check.checkpoint(saver, config_of(first), first)
+        assert_checkpoint(saver, config_of(first), first)
         # An id is valid in its own thread and namespace only.
-        check.missing(saver, config_of(other))
-        check.missing(saver, RunnableConfig("t", first.id, "elsewhere"))
+        assert_missing(saver, config_of(other))
+        assert_missing(saver, RunnableConfig("t", first.id, "elsewhere"))
         # A list has the whole history all the same.
-        check.checkpoints(saver.list(config_of(first)), [first, second])
+        assert_checkpoints(saver.list(config_of(first)), [first, second])
         # The empty string is an id, unlike None.
-        check.missing(saver, RunnableConfig("t", ""))
+        assert_missing(saver, RunnableConfig("t", ""))
 
     def test_every_field_is_stored(self) -> None:
+        """`put` keeps every field of a checkpoint, with its type."""
         saver = self.open()
         when = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=timezone(timedelta(hours=5)))
         first_id = "the id / of \0 mine"
-        metadata = {
-            "step": 3,
-            "who": ("a", 1),
-            "when": when,
-            "none": None,
-            "deep": {"list": [1.5, b"x"]},
-        }
-        first = made(
-            {"x": 1},
-            node_id=START,
-            next_node_id="first",
-            id=first_id,
-        )
-        second = made(
-            {},
-            node_id="first",
-            next_node_id=None,
-            parent_id=first_id,
-            created_at=when,
-        )
-        third = made(
-            {"x": None},
-            node_id="last",
-            next_node_id=END,
-            metadata=metadata,
-        )
-        checkpoints = [first, second, third]
+        metadata = {"step": 3, "who": ("a", 1), "when": when, "none": None, "deep": {"list": [1.5, b"x"]}}
+        checkpoints = [
+            made({"x": 1}, node_id=START, next_node_id="first", id=first_id),
+            made({}, node_id="first", next_node_id=None, parent_id=first_id, created_at=when),
+            made({"x": None}, node_id="last", next_node_id=END, metadata=metadata),
+        ]
 
         put_all(saver, CONFIG, checkpoints)
 
         self.assert_history(saver, CONFIG, checkpoints)
 
     def test_a_config_without_a_thread_id_uses_the_default_thread(self) -> None:
+        """Without a thread id, `list`, `get` and `put` use the thread `THREAD_ID_DEFAULT`."""
         saver = self.open()
         default = RunnableConfig("$default")
-        check.equal(saver.THREAD_ID_DEFAULT, "$default")
+        assert_equal(saver.THREAD_ID_DEFAULT, "$default")
 
         first = made({"x": 1})
         saver.put(None, first)
 
-        spellings: list[ConfigLike] = [
-            None,
-            RunnableConfig(),
-            {},
-            {"configurable": {}},
-            default,
-        ]
+        spellings: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, default]
 
         for config in spellings:
-            listed = saver.list(config)
-            check.equal(check.get_ids(listed), [first.id], f"the ids of the history of {config!r}")
-            check.not_none(saver.get(config))
+            assert_checkpoints(saver.list(config), [first])
+            assert_checkpoint(saver, config, first)
 
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
 
         self.assert_history(saver, default, [first, second])
-        check.missing(saver, RunnableConfig("default"))
+        assert_missing(saver, RunnableConfig("default"))
 
     def test_a_langgraph_config_is_accepted(self) -> None:
+        """`put` and `get` accept a mapping with the key "configurable", as LangGraph passes it."""
         saver = self.open()
         first = made({"n": 1})
         second = made({"n": 2})
@@ -161,10 +147,10 @@ class HistoryTests(ContractTests):
         stored = saver.put(latest_config, first)
         saver.put(latest_config, second)
 
-        check.equal(stored["configurable"]["checkpoint_id"], first.id)
-        check.checkpoint(saver, first_config, first)
-        check.checkpoint(saver, latest_config, second)
-        check.checkpoint(saver, NESTED, second)
+        assert_equal(stored["configurable"]["checkpoint_id"], first.id, "the id in the config that put returned")
+        assert_checkpoint(saver, first_config, first)
+        assert_checkpoint(saver, latest_config, second)
+        assert_checkpoint(saver, NESTED, second)
 
         replacement = made({"n": 3})
         saver.put(first_config, replacement)
@@ -173,6 +159,7 @@ class HistoryTests(ContractTests):
     # Replacing
 
     def test_replace_keeps_the_position(self) -> None:
+        """`put` with the id of a checkpoint replaces it where it stands, and no later state changes."""
         # A saver that stores changes must not lose the state on which later changes build.
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 8)
@@ -180,8 +167,10 @@ class HistoryTests(ContractTests):
         for position in (3, 0, 7):
             config = config_of(checkpoints[position])
             replacement = made({"list": ["r"]}, id=config.checkpoint_id, node_id="r")
-            check.equal(saver.put(config, replacement), config)
 
+            stored = saver.put(config, replacement)
+
+            assert_equal(stored, config, "the config that put returned")
             checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
 
@@ -190,80 +179,89 @@ class HistoryTests(ContractTests):
         self.assert_history(saver, CONFIG, [*checkpoints, derived])
 
     def test_replace_may_change_the_id(self) -> None:
+        """The checkpoint that `put` replaces may get another id; the old one is then unknown."""
         saver = self.open()
-        first = put_state(saver, {"n": 0})
-        replaced = put_state(saver, {"n": 1})
-        last = put_state(saver, {"n": 2})
+        first = put_checkpoint(saver)
+        replaced = put_checkpoint(saver)
+        last = put_checkpoint(saver)
         old_config = config_of(replaced)
 
         replacement = made({"n": "new"})
         stored = saver.put(old_config, replacement)
 
         # put returns the config that it was given, with the old id.
-        check.equal(stored, old_config)
+        assert_equal(stored, old_config, "the config that put returned")
         self.assert_history(saver, CONFIG, [first, replacement, last])
-        check.missing(saver, old_config)
-
+        assert_missing(saver, old_config)
         with self.raises(CheckpointNotFoundError):
-            put_state(saver, {"n": "again"}, old_config)
+            put_checkpoint(saver, old_config)
 
     def test_replace_of_an_unknown_checkpoint_raises(self) -> None:
+        """`put` with an unknown id raises CheckpointNotFoundError and changes nothing."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
-            put_state(saver, {"n": 2}, UNKNOWN)
-        check.equal(caught.exception.thread_id, "t")
+            put_checkpoint(saver, UNKNOWN)
+        assert_equal(caught.exception.thread_id, "t")
 
         # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):
-            put_state(saver, {"n": 2}, RunnableConfig("u", "unknown"))
-        check.missing(saver, OTHER)
+            put_checkpoint(saver, RunnableConfig("u", "unknown"))
+        assert_missing(saver, OTHER)
         if saver.lists_threads:
-            check.threads(saver, "t")
+            assert_threads(saver, "t")
 
     def test_an_id_may_occur_again_and_the_newest_counts(self) -> None:
+        """`put` accepts an id that the history has already; `get` returns the newest with it."""
         saver, other = self.open_two()
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         again = first.with_state(made({"n": 3}).state)
 
-        # The other saver's put comes between, so that the first saver does not know the end of the history.
-        second = put_state(other, {"n": 2})
+        # The puts of the other saver come between: the first saver does not know the end of the history.
+        second = put_checkpoint(other)
         saver.put(CONFIG, again)
-        third = put_state(other, {"n": 4})
+        third = put_checkpoint(other)
         saver.put(CONFIG, again)
 
+        expected = [first, second, again, third, again]
         for reader in self.readers_of(saver):
-            check.checkpoints(reader.list(CONFIG), [first, second, again, third, again])
-            check.checkpoint(reader, CONFIG, again)
-            check.checkpoint(reader, config_of(first), again)
+            assert_checkpoints(reader.list(CONFIG), expected)
+            assert_checkpoint(reader, CONFIG, again)
+            assert_checkpoint(reader, config_of(first), again)
 
         # A state may still derive from that of the oldest.
         derived = derive(first, {"m": 6})
         other.put(CONFIG, derived)
 
+        expected.append(derived)
         for reader in self.readers_of(saver):
-            check.checkpoints(reader.list(CONFIG), [first, second, again, third, again, derived])
+            assert_checkpoints(reader.list(CONFIG), expected)
 
     def test_a_listing_has_no_state_of_a_replacement(self) -> None:
+        """What `list` has returned never shows the state of another checkpoint."""
         # A saver that decodes states on first use may have lost one by then.
         saver = self.open()
-        removed = put_state(saver, {"n": 0})
-        first = put_state(saver, {"n": 1})
-        again = put_state(saver, {"n": 2}, id=first.id)
-        replaced = put_state(saver, {"n": 3})
+        put_state(saver, {"n": "removed"})
+        first = put_checkpoint(saver)
+        again = put_checkpoint(saver, id=first.id)
+        replaced = put_state(saver, {"n": "replaced"})
         listed = saver.list(CONFIG)
 
         put_state(saver, {"n": "replacement"}, config_of(replaced), id=replaced.id)
         saver.prune("t", keep_last=3)
 
-        check.checkpoints(listed[1:3], [first, again])
-        for checkpoint, expected in ((listed[0], replaced), (listed[3], removed)):
-            with suppress(CheckpointNotFoundError):
-                check.same_checkpoint(checkpoint, expected)
+        newest, *middle, oldest = listed
+        assert_checkpoints(middle, [first, again])
+        # The other two may be gone.
+        with suppress(CheckpointNotFoundError):
+            assert_same(newest.state, {"n": "replaced"}, "the state of a replaced checkpoint")
+        with suppress(CheckpointNotFoundError):
+            assert_same(oldest.state, {"n": "removed"}, "the state of a removed checkpoint")
 
     # History
 
     def test_history_has_every_field_but_the_state(self) -> None:
+        """`history` agrees with `list`; only the latest checkpoint has a status."""
         saver = self.open()
         metadata = {"user": "u", "when": date(2026, 1, 1)}
         checkpoints = [
@@ -275,13 +273,15 @@ class HistoryTests(ContractTests):
 
         for reader in self.readers_of(saver):
             infos = reader.history(NESTED)
-            for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
-                check.equal(info.thread_id, "t")
-                check.equal(info.checkpoint_ns, "n")
-                check.equal(info.tags, ())
-                for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
-                    check.same(getattr(info, name), getattr(checkpoint, name), name)
 
-                check.instance(info.size, int)
-                check.true(info.size >= 0, f"a checkpoint has the size {info.size}")
-            check.statuses(reader, NESTED, "finished", "", "")
+            for info, checkpoint in zip(infos, checkpoints[::-1], strict=True):
+                assert_equal(info.thread_id, "t", "thread_id")
+                assert_equal(info.checkpoint_ns, "n", "checkpoint_ns")
+                assert_equal(info.tags, (), "tags")
+                assert_instance(info.size, int)
+                assert_at_least(info.size, 0)
+                for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
+                    expected = getattr(checkpoint, name)
+                    assert_same(getattr(info, name), expected, name)
+
+            assert_statuses(reader, NESTED, "finished", "", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint, Tag
@@ -9,9 +10,36 @@ from graphkit._records.config import RunnableConfig, ThreadLike
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.testing import _check as check
+from graphkit.testing._check import (
+    assert_any_order,
+    assert_at_least,
+    assert_checkpoints,
+    assert_equal,
+    assert_instance,
+    assert_length,
+    assert_missing,
+    assert_no_writes,
+    assert_same,
+    assert_same_checkpoint,
+    assert_sequence_equal,
+    assert_statuses,
+    assert_tags,
+    assert_threads,
+    assert_writes,
+    not_none,
+)
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import CONFIG, HOSTILE_IDS, NESTED, OTHER, config_of, grow_list, made, put_state
+from graphkit.testing._values import (
+    CONFIG,
+    HOSTILE_IDS,
+    NESTED,
+    OTHER,
+    config_of,
+    grow_list,
+    made,
+    put_checkpoint,
+    put_state,
+)
 
 
 class ThreadTests(ContractTests):
@@ -20,96 +48,101 @@ class ThreadTests(ContractTests):
     # Release
 
     def test_release_returns_the_history_and_empties_the_thread(self) -> None:
+        """`release` returns the history of the thread and leaves nothing of it, pending writes included."""
         saver = self.open()
         other_config = RunnableConfig("other")
         checkpoints = grow_list(saver, CONFIG, 4)
         latest = checkpoints[-1]
         saver.put_writes(CONFIG, {"w": 1})
-        put_state(saver, {"n": 1}, other_config)
+        put_checkpoint(saver, other_config)
 
         tag = saver.release(CONFIG)
 
-        check.instance(tag, Tag)
-        check.equal(tag.thread_id, "t")
-        check.checkpoints(tag.checkpoints, checkpoints)
+        assert_instance(tag, Tag)
+        assert_equal(tag.thread_id, "t")
+        assert_checkpoints(tag.checkpoints, checkpoints)
         self.assert_history(saver, CONFIG, [])
-        check.count(saver.list(other_config), 1)
+        assert_length(saver.list(other_config), 1, "the checkpoints of list")
 
-        # The thread starts afresh, also if an id occurs again, and the tag does not change.
-        fresh = put_state(saver, {"n": "fresh"}, id=latest.id)
+        # The thread begins again, also if an id occurs again, and the tag does not change.
+        fresh = put_checkpoint(saver, id=latest.id)
         self.assert_history(saver, CONFIG, [fresh])
         for reader in self.readers_of(saver):
-            check.no_writes(reader, config_of(latest))
-        check.same_checkpoint(tag.checkpoints[0], latest)
+            assert_no_writes(reader, config_of(latest))
+        assert_same_checkpoint(tag.checkpoints[0], latest)
 
     def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
+        """`release` of a thread that does not exist is no error."""
         saver = self.open()
 
         for _ in range(2):
             tag = saver.release(CONFIG)
-            check.equal(tag.thread_id, "t")
-            check.items(tag.checkpoints, [])
-            check.equal(tag.version, None)
+            assert_equal(tag.thread_id, "t")
+            assert_length(tag.checkpoints, 0, "the checkpoints of the tag")
+            assert_equal(tag.version, None, "the version of the tag")
 
-        check.missing(saver)
+        assert_missing(saver)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
+        """`release` empties all namespaces of a thread, whichever the config names."""
         saver = self.open()
         inner_config = RunnableConfig("t", checkpoint_ns="n/m")
-        root = put_state(saver, {"n": "root"})
-        put_state(saver, {"n": "inner"}, inner_config)
+        root = put_checkpoint(saver)
+        put_checkpoint(saver, inner_config)
 
         tag = saver.release(inner_config)
 
-        check.checkpoints(tag.checkpoints, [root])
+        assert_checkpoints(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, inner_config, [])
-        check.items(saver.namespaces("t"), [])
+        assert_length(saver.namespaces("t"), 0, "namespaces")
 
     # Threads and namespaces
 
     def test_threads_and_namespaces_are_isolated(self) -> None:
+        """Threads and namespaces share no checkpoints, pending writes or tags, also with equal ids."""
         saver = self.open()
-        configs = [
-            RunnableConfig(thread, checkpoint_ns=namespace)
-            for thread in ("t", "u")
-            for namespace in ("", "n", "n/m", "N")
-        ]
+        places = product(("t", "u"), ("", "n", "n/m", "N"))
+        configs = [RunnableConfig(thread, checkpoint_ns=namespace) for thread, namespace in places]
         histories: list[list[Checkpoint]] = [[] for _ in configs]
 
         # The histories grow in turns, and their checkpoints have the same ids.
-        for n in range(3):
-            shared_id = f"id {n}"
-            for number, config in enumerate(configs):
-                state = {"where": [number, n]}
-                checkpoint = put_state(saver, state, config, id=shared_id)
-                histories[number].append(checkpoint)
-                saver.put_writes(config, {"w": number})
-                saver.add_tags(config, str(number))
+        for shared_id in ("a", "b", "c"):
+            for history, config in zip(histories, configs, strict=True):
+                checkpoint = put_checkpoint(saver, config, id=shared_id)
+                history.append(checkpoint)
 
-        replaced_config = configs[1].replace(checkpoint_id="id 0")
-        replacement = put_state(saver, {"where": "replaced"}, replaced_config, id="id 0")
-        histories[1][0] = replacement
-        for number, config in enumerate(configs):
-            self.assert_history(saver, config, histories[number])
-            check.writes(saver, config, {"w": number})
-            check.tags(saver, config, str(number))
+        for config in configs:
+            place = f"{config.thread}/{config.checkpoint_ns}"
+            saver.put_writes(config, {"w": place})
+            saver.add_tags(config, place)
+
+        replaced_config = configs[1].replace(checkpoint_id="a")
+        histories[1][0] = put_checkpoint(saver, replaced_config, id="a")
+
+        for history, config in zip(histories, configs, strict=True):
+            place = f"{config.thread}/{config.checkpoint_ns}"
+            self.assert_history(saver, config, history)
+            assert_writes(saver, config, {"w": place})
+            assert_tags(saver, config, place)
 
     def test_namespaces_lists_those_with_checkpoints(self) -> None:
+        """With `lists_namespaces`, `namespaces` finds every namespace of a thread."""
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
             config = RunnableConfig("t", checkpoint_ns=namespace)
-            put_state(saver, {"n": namespace}, config)
-
-        expected = ["", "n", "n/m"]
+            put_checkpoint(saver, config)
 
         for reader in self.readers_of(saver):
-            check.equal(sorted(reader.namespaces("t")), expected)
             # The namespace of a config does not restrict the list.
-            check.equal(sorted(reader.namespaces(NESTED)), expected)
-            check.items(reader.namespaces("u"), [])
+            for thread in ("t", NESTED):
+                found = reader.namespaces(thread)
+                assert_any_order(found, ["", "n", "n/m"], "namespaces")
+
+            assert_length(reader.namespaces("u"), 0, "namespaces")
 
     def test_any_string_is_a_thread_id(self) -> None:
+        """Every string is a thread id of its own: empty, very long, a path, a lone surrogate."""
         saver = self.open()
         for thread in HOSTILE_IDS:
             put_state(saver, {"id": thread}, RunnableConfig(thread))
@@ -118,21 +151,22 @@ class ThreadTests(ContractTests):
             for thread in HOSTILE_IDS:
                 config = RunnableConfig(thread)
                 (loaded,) = reader.list(config)
-                check.same(loaded.state, {"id": thread})
+                assert_same(loaded.state, {"id": thread}, "state")
 
                 (info,) = reader.history(config)
-                check.equal(info.thread_id, thread)
+                assert_equal(info.thread_id, thread)
 
         # Releasing every second thread leaves the others, whose ids are similar.
         for thread in HOSTILE_IDS[::2]:
             tag = saver.release(RunnableConfig(thread))
-            check.count(tag.checkpoints, 1)
+            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
 
         for number, thread in enumerate(HOSTILE_IDS):
             listed = saver.list(RunnableConfig(thread))
-            check.count(listed, number % 2)
+            assert_length(listed, number % 2, "the checkpoints of list")
 
     def test_any_string_is_a_namespace(self) -> None:
+        """Every string is a namespace of its own: empty, very long, a path, a lone surrogate."""
         saver = self.open()
         for namespace in HOSTILE_IDS:
             config = RunnableConfig("t", checkpoint_ns=namespace)
@@ -142,25 +176,27 @@ class ThreadTests(ContractTests):
             for namespace in HOSTILE_IDS:
                 config = RunnableConfig("t", checkpoint_ns=namespace)
                 (loaded,) = reader.list(config)
-                check.same(loaded.state, {"id": namespace})
+                assert_same(loaded.state, {"id": namespace}, "state")
 
     def test_threads_lists_those_with_checkpoints(self) -> None:
+        """With `lists_threads`, `threads` finds every thread that has checkpoints, in any namespace."""
         saver = self.open("lists_threads")
-        check.threads(saver)
+        assert_threads(saver)
 
         inner_config = RunnableConfig("only inside", checkpoint_ns="n")
-        put_state(saver, {"n": 1}, inner_config)
+        put_checkpoint(saver, inner_config)
         for thread in HOSTILE_IDS:
-            put_state(saver, {"n": 1}, RunnableConfig(thread))
+            put_checkpoint(saver, RunnableConfig(thread))
         saver.release(RunnableConfig("a"))
         saver.delete("A")
 
         remaining = {*HOSTILE_IDS, "only inside"}
         remaining -= {"a", "A"}
         for reader in self.readers_of(saver):
-            check.threads(reader, *remaining)
+            assert_threads(reader, *remaining)
 
     def test_delete_removes_every_namespace(self) -> None:
+        """`delete` removes all of a thread, and returns whether there was anything."""
         saver = self.open("lists_namespaces", "lists_threads")
         inner_config = RunnableConfig("only inside", checkpoint_ns="n")
 
@@ -169,33 +205,34 @@ class ThreadTests(ContractTests):
             grow_list(saver, config, 3)
             saver.put_writes(config, {"w": 1})
 
-        put_state(saver, {"n": 1}, NESTED)
-        put_state(saver, {"n": 1}, inner_config)
+        put_checkpoint(saver, NESTED)
+        put_checkpoint(saver, inner_config)
 
         # Also a thread with several namespaces is listed once.
-        check.threads(saver, "t", "u", "$default", "only inside")
+        assert_threads(saver, "t", "u", "$default", "only inside")
 
         # A thread is named by its id or by a config; None is the default thread.
         deleted: list[ThreadLike] = ["t", inner_config, None]
         for thread in deleted:
-            check.same(saver.delete(thread), True)
-            check.same(saver.delete(thread), False)
+            assert_same(saver.delete(thread), True, "delete")
+            assert_same(saver.delete(thread), False, "delete")
 
         reader = self.open_again(saver)
-        check.threads(reader, "u")
-        check.count(saver.list(OTHER), 3)
+        assert_threads(reader, "u")
+        assert_length(saver.list(OTHER), 3, "the checkpoints of list")
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, NESTED, [])
 
-        fresh = put_state(saver, {"n": "fresh"})
+        fresh = put_checkpoint(saver)
         self.assert_history(saver, CONFIG, [fresh])
-        check.no_writes(saver, CONFIG)
+        assert_no_writes(saver, CONFIG)
 
     # Capabilities
 
     def test_undeclared_threads_and_size_raise(self) -> None:
+        """Without `lists_threads` or `measures_size`, `threads` or `size` raises."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         if not saver.lists_threads:
             with self.raises(CheckpointerConfigurationError):
                 saver.threads()
@@ -207,12 +244,13 @@ class ThreadTests(ContractTests):
     # Incomplete threads
 
     def test_an_unfinished_copy_is_incomplete_and_can_be_replaced(self) -> None:
+        """A thread that a copy has begun and not ended has the status "incomplete"."""
         saver = self.open()
         checkpoints = grow_list(saver, OTHER, 4)
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
         for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, "incomplete")
+            assert_statuses(reader, CONFIG, "incomplete")
 
         # Every way to read the status agrees while the copy is under way.
         for checkpoint in checkpoints[:3]:
@@ -220,11 +258,11 @@ class ThreadTests(ContractTests):
 
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
-            summary = check.not_none(reader.summary(CONFIG))
+            summary = not_none(reader.summary(CONFIG), "summary")
 
-            check.equal(reader.history(CONFIG)[0].status, "incomplete")
-            check.equal(latest.status, "incomplete")
-            check.equal(summary.latest.status, "incomplete")
+            assert_equal(reader.history(CONFIG)[0].status, "incomplete")
+            assert_equal(latest.status, "incomplete")
+            assert_equal(summary.latest.status, "incomplete", "the status of the latest checkpoint")
 
         with self.raises(CheckpointConflictError):
             saver.copy("t", "new")
@@ -236,100 +274,108 @@ class ThreadTests(ContractTests):
     # Size
 
     def test_size(self) -> None:
+        """With `measures_size`, `size` covers all namespaces of a thread, or all threads."""
         saver = self.open("measures_size")
-        check.equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0, "size")
 
         # The size is at least that of the text; what is stored around it may add to it.
         put_state(saver, {"text": "x" * 5_000})
-        check.at_least(saver.size("t"), 5_000)
+        assert_at_least(saver.size("t"), 5_000)
 
         put_state(saver, {"text": "y" * 5_000})
         root_size = saver.size("t")
-        check.at_least(root_size, 10_000)
+        assert_at_least(root_size, 10_000)
 
         # The size of a thread includes its namespaces, and the size of the store its threads.
         put_state(saver, {"text": "z" * 5_000}, NESTED)
         thread_size = saver.size(CONFIG)
-        check.at_least(thread_size, root_size + 5_000)
+        assert_at_least(thread_size, root_size + 5_000)
 
         put_state(saver, {"text": "u" * 5_000}, OTHER)
         other_size = saver.size("u")
-        check.at_least(saver.size(), thread_size + other_size)
+        assert_at_least(saver.size(), thread_size + other_size)
 
         saver.delete("t")
-        check.equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0, "size")
 
 
 class VersionTests(ContractTests):
     """Tests the promises of `HasVersions`."""
 
     def test_release_creates_a_version(self) -> None:
+        """With `HasVersions`, each `release` of checkpoints makes the next version."""
         saver = self.open_with(HasVersions)
         # A nested graph has the name of its node as its namespace: savers that do not list namespaces find it, too.
         nested_config = RunnableConfig("t", checkpoint_ns="a")
         first = grow_list(saver, CONFIG, 3)
-        nested = put_state(saver, {"n": "inner"}, nested_config)
-        check.equal(saver.release(CONFIG).version, 1)
+        nested = put_checkpoint(saver, nested_config)
+        assert_equal(saver.release(CONFIG).version, 1, "the version of the tag")
 
-        second = put_state(saver, {"n": "second"})
-        check.equal(saver.release(CONFIG).version, 2)
+        second = put_checkpoint(saver)
+        assert_equal(saver.release(CONFIG).version, 2, "the version of the tag")
         # The thread is empty now, so that there is nothing to keep.
-        check.same(saver.release(CONFIG).version, None)
+        assert_same(saver.release(CONFIG).version, None, "the version of the tag")
 
         for reader in self.readers_of(saver):
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
-            check.equal(reader.last_version_by_thread_id("t"), 2)
-            check.equal(reader.get_version(CONFIG), "2")
+            assert_equal(reader.last_version_by_thread_id("t"), 2, "the last version")
+            assert_equal(reader.get_version(CONFIG), "2", "the last version")
 
             tag = reader.tag(CONFIG, 1)
-            check.equal(tag.thread_id, "t")
-            check.equal(tag.version, 1)
-            check.checkpoints(tag.checkpoints, first)
+            assert_equal(tag.thread_id, "t")
+            assert_equal(tag.version, 1, "the version of the tag")
+            assert_checkpoints(tag.checkpoints, first)
 
-            check.equal(sorted(reader.version_namespaces("t", 1)), ["", "a"])
-            check.items(reader.version_namespaces("t"), [""])
-            check.checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
+            first_namespaces = reader.version_namespaces("t", 1)
+            assert_any_order(first_namespaces, ["", "a"], "the namespaces of version 1")
+            second_namespaces = reader.version_namespaces("t")
+            assert_sequence_equal(second_namespaces, [""])
+            assert_checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
 
-            # Without a number, the tag is that of the last version.
+            # Without a number, the tag is the one of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                check.equal(tag.version, 2)
-                check.checkpoints(tag.checkpoints, [second])
+                assert_equal(tag.version, 2, "the version of the tag")
+                assert_checkpoints(tag.checkpoints, [second])
 
     def test_a_version_keeps_its_states(self) -> None:
+        """With `HasVersions`, a version does not change when the thread goes on."""
         saver = self.open_with(HasVersions)
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         saver.copy("t", "backup")
         released = saver.release(CONFIG)
 
         # The history goes on from the backup, and is corrected in place.
         saver.copy("backup", "t")
-        corrected = first.with_state(made({"n": 2}).state)
+        corrected = first.with_state(made().state)
         saver.put(config_of(first), corrected)
         saver.release(CONFIG)
-        latest = put_state(saver, {"n": 3}, id=first.id)
+        latest = put_checkpoint(saver, id=first.id)
 
-        check.checkpoints(released.checkpoints, [first])
+        assert_checkpoints(released.checkpoints, [first])
         for reader in self.readers_of(saver):
-            check.checkpoints(reader.tag(CONFIG, 1).checkpoints, [first])
-            check.checkpoints(reader.tag(CONFIG, 2).checkpoints, [corrected])
-            check.checkpoints(reader.list(CONFIG), [latest])
+            first_tag = reader.tag(CONFIG, 1)
+            second_tag = reader.tag(CONFIG, 2)
+            assert_checkpoints(first_tag.checkpoints, [first])
+            assert_checkpoints(second_tag.checkpoints, [corrected])
+            assert_checkpoints(reader.list(CONFIG), [latest])
 
         # The second copy kept the version of its target. A copy brings none along.
         saver.copy("t", "u")
         assert_versions(saver, "u", [])
 
     def test_an_unknown_version_raises(self) -> None:
+        """With `HasVersions`, `tag` and `version_namespaces` raise for a version that does not exist."""
         saver = self.open_with(HasVersions)
         assert_versions(saver, "t", [])
-        check.same(saver.last_version_by_thread_id("t"), None)
-        check.same(saver.get_version(CONFIG), None)
+        assert_same(saver.last_version_by_thread_id("t"), None, "last_version_by_thread_id")
+        assert_same(saver.get_version(CONFIG), None, "get_version")
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
 
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.release(CONFIG)
         for version in (0, 2, -1, 99):
             with self.raises(CheckpointNotFoundError):
@@ -342,6 +388,7 @@ class VersionTests(ContractTests):
             saver.tag(RunnableConfig("t-v1"), 1)
 
     def test_versions_of_threads_are_isolated(self) -> None:
+        """With `HasVersions`, each thread has versions of its own, whatever its id."""
         saver = self.open_with(HasVersions)
 
         for thread in HOSTILE_IDS:
@@ -354,42 +401,43 @@ class VersionTests(ContractTests):
             assert_versions(saver, thread, [1])
 
             tag = saver.tag(config, 1)
-            check.same(tag.checkpoints[0].state, {"id": thread})
-            check.missing(saver, config)
+            assert_same(tag.checkpoints[0].state, {"id": thread})
+            assert_missing(saver, config)
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
+        """With `HasVersions`, `threads(released=True)` lists threads that have only versions."""
         saver = self.open_with(HasVersions, "lists_threads", "measures_size")
         released = RunnableConfig("released")
         both = RunnableConfig("both")
         for config in (released, both, RunnableConfig("live")):
-            put_state(saver, {"n": 1}, config)
+            put_checkpoint(saver, config)
         saver.release(released)
         saver.release(both)
-        put_state(saver, {"n": 2}, both)
+        put_checkpoint(saver, both)
 
         # `threads` lists a thread without checkpoints only on demand.
         reader = self.open_again(saver)
 
-        check.threads(saver, "both", "live")
-        check.threads(reader, "both", "live", "released", released=True)
-        check.at_least(saver.size("released"), 1)
+        assert_threads(saver, "both", "live")
+        assert_threads(reader, "both", "live", "released", released=True)
+        assert_at_least(saver.size("released"), 1)
 
         # Deleting a thread deletes its versions.
-        check.same(saver.delete("released"), True)
-        check.same(saver.delete("released"), False)
+        assert_same(saver.delete("released"), True, "delete")
+        assert_same(saver.delete("released"), False, "delete")
         assert_versions(saver, "released", [])
-        check.threads(saver, "both", "live", released=True)
+        assert_threads(saver, "both", "live", released=True)
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(released, 1)
 
         # The versions of the new thread start at 1 again.
-        put_state(saver, {"n": 3}, released)
+        put_checkpoint(saver, released)
         tag = saver.release(released)
-        check.equal(tag.version, 1)
+        assert_equal(tag.version, 1, "the version of the tag")
 
 
 def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:
     """Assert that a thread has exactly these versions."""
     versions = saver.versions_by_thread_id(thread)
-    check.items(versions, expected, "versions")
+    assert_sequence_equal(versions, expected, "versions")

@@ -13,12 +13,16 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.testing import _check as check
-from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_failure, make_interrupt, put_state
-
-_INTERVAL = 0.01
-"""The polling interval of savers without change events, in seconds."""
+from graphkit.testing._check import (
+    assert_any_order,
+    assert_equal,
+    assert_same,
+    assert_sequence_equal,
+    assert_true,
+    not_none,
+)
+from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, make_failure, make_interrupt, put_checkpoint
 
 
 class WatchTests(ContractTests):
@@ -27,139 +31,144 @@ class WatchTests(ContractTests):
     # What a watch reports
 
     def test_watch_reports_new_checkpoints_in_order(self) -> None:
+        """`watch` reports each checkpoint of the thread that is put after the call, once."""
         saver = self.open()
         for config in (OTHER, CONFIG):
-            put_state(saver, {"n": 0}, config)
+            put_checkpoint(saver, config)
 
-        with saver.watch("t", interval=_INTERVAL) as watch:
+        with saver.watch("t", interval=INTERVAL) as watch:
             # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
-            put_state(other, {"n": 1}, OTHER)
-            ids = [put_state(other, {"n": n}).id for n in range(1, 20)]
+            put_checkpoint(other, OTHER)
+            ids = [put_checkpoint(other).id for _ in range(19)]
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
-        check.equal(_get_checkpoint_ids(changes), ids)
+        assert_equal(_get_checkpoint_ids(changes), ids, "the checkpoints of the changes")
 
         for change in changes:
-            check.equal(change.kind, "checkpoint")
-            check.equal(change.thread_id, "t")
-            check.equal(change.checkpoint_ns, "")
+            assert_equal(change.kind, "checkpoint", "the kind of a change")
+            assert_equal(change.thread_id, "t", "the thread_id of a change")
+            assert_equal(change.checkpoint_ns, "", "the checkpoint_ns of a change")
 
     def test_watch_reports_what_pending_writes_say(self) -> None:
+        """`watch` reports interrupts, answers, timers, progress, failures and cancels."""
         saver = self.open()
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         interrupt = make_interrupt("x", {"why": 1})
         timer = {**interrupt, "due": datetime(2031, 4, 1, tzinfo=UTC)}
         failure = make_failure(at=1)
         cancellation = {"reason": "no more", "at": datetime(2026, 1, 1, tzinfo=UTC)}
-        expected: list[tuple[dict[str, Any], str, str | None, object]] = [
-            # Other pending writes, such as the results of `once`, are not reported.
-            ({"interrupt:i": interrupt, "once:1": 2}, "interrupt", "i", interrupt),
-            ({"answer:i": {"yes": True}}, "answer", "i", {"yes": True}),
-            ({"timer:t": timer}, "timer", "t", timer),
-            ({"task:b": {"node": "b"}}, "progress", None, {"node_id": "b"}),
-            ({"failure": failure}, "failure", None, failure),
-            ({"cancelled": cancellation}, "cancel", None, cancellation),
-        ]
-        with saver.watch(CONFIG, interval=_INTERVAL) as watch:
-            other = self.open_again(saver)
+        other = self.open_again(saver)
 
-            for writes, kind, interrupt_id, value in expected:
-                other.put_writes(CONFIG, writes)
+        with saver.watch(CONFIG, interval=INTERVAL) as watch:
+
+            def assert_reported(key: str, value: object, kind: str, id: str | None, reported: object) -> None:
+                # Other pending writes, such as the results of `once`, are not reported.
+                other.put_writes(CONFIG, {key: value, "once:1": 2})
                 change = _get_change(watch, kind)
-                check.equal(change.id, interrupt_id)
-                check.same(change.value, value)
-            check.same(watch.get(0), None)
+                assert_equal(change.id, id, "the id of the change")
+                assert_same(change.value, reported, "the value of the change")
+
+            assert_reported("interrupt:i", interrupt, "interrupt", "i", interrupt)
+            assert_reported("answer:i", {"yes": True}, "answer", "i", {"yes": True})
+            assert_reported("timer:t", timer, "timer", "t", timer)
+            assert_reported("task:b", {"node": "b"}, "progress", None, {"node_id": "b"})
+            assert_reported("failure", failure, "failure", None, failure)
+            assert_reported("cancelled", cancellation, "cancel", None, cancellation)
+            assert_same(watch.get(0), None, "a further change")
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
+        """`watch` of a named checkpoint begins with what was written after it."""
         saver = self.open()
-        put_state(saver, {"n": 0})
-        start_id = put_state(saver, {"n": 1}).id
+        put_checkpoint(saver)
+        start_id = put_checkpoint(saver).id
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        later_ids = [put_state(saver, {"n": n}).id for n in range(2, 5)]
+        later_ids = [put_checkpoint(saver).id for _ in range(3)]
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
         start = RunnableConfig("t", start_id)
-        with saver.watch(start, interval=_INTERVAL) as watch:
+        with saver.watch(start, interval=INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
-        check.equal(_get_checkpoint_ids(changes), later_ids)
+        assert_equal(_get_checkpoint_ids(changes), later_ids, "the checkpoints of the changes")
 
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
-        check.equal(interrupt_ids, ["i"])
+        assert_equal(interrupt_ids, ["i"])
 
         with self.raises(CheckpointNotFoundError):
             saver.watch(UNKNOWN)
 
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
+        """`watch(latest=True)` begins with the latest checkpoint and its pending writes."""
         saver = self.open()
-        ids = [put_state(saver, {"n": n}).id for n in range(3)]
+        _, _, latest = [put_checkpoint(saver) for _ in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
-        with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            first = check.not_none(watch.get(TIMEOUT))
-            latest = check.not_none(first.checkpoint)
-            check.equal(latest.id, ids[-1])
+        with saver.watch("t", latest=True, interval=INTERVAL) as watch:
+            first = _get_change(watch, "checkpoint")
+            assert_equal(_get_checkpoint_ids([first]), [latest.id], "the checkpoints of the changes")
 
             # The checkpoint is followed by its pending writes, and by nothing else.
-            second = check.not_none(watch.get(TIMEOUT))
-            check.equal(second.kind, "interrupt")
-            check.equal(second.id, "i")
-            check.same(watch.get(0), None)
+            second = _get_change(watch, "interrupt")
+            assert_equal(second.id, "i", "id")
+            assert_same(watch.get(0), None, "a further change")
 
     def test_watch_covers_all_threads(self) -> None:
+        """With `lists_threads`, `watch` without a thread reports all threads, new ones included."""
         saver = self.open("lists_threads")
         thread_ids = ("old", "new", "ünï/cöde")
-        put_state(saver, {"n": 0}, RunnableConfig("old"))
+        put_checkpoint(saver, RunnableConfig("old"))
 
         ids = []
-        with saver.watch(interval=_INTERVAL) as watch:
+        with saver.watch(interval=INTERVAL) as watch:
             for thread_id in thread_ids:
                 config = RunnableConfig(thread_id)
-                ids.append(put_state(saver, {"n": 1}, config).id)
+                ids.append(put_checkpoint(saver, config).id)
             changes = _collect_until(watch, *ids)
 
         # Each thread is reported once, with its checkpoint.
         reported_ids = _get_checkpoint_ids(changes)
-        check.equal(sorted(reported_ids), sorted(ids))
+        assert_any_order(reported_ids, ids, "the checkpoints of the changes")
 
         reported = [change.thread_id for change in changes]
-        check.equal(sorted(reported), sorted(thread_ids))
+        assert_any_order(reported, thread_ids, "threads")
 
     def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
+        """With `lists_namespaces`, `watch` of a namespace reports it and those below it."""
         saver = self.open("lists_namespaces")
         # "a/b" is nested in "a"; "ab" only starts with the same letter.
         similar = RunnableConfig("t", checkpoint_ns="ab")
         nested = RunnableConfig("t", checkpoint_ns="a/b")
         namespace = RunnableConfig("t", checkpoint_ns="a")
-        put_state(saver, {"n": 0}, similar)
+        put_checkpoint(saver, similar)
 
-        whole_thread = saver.watch("t", interval=_INTERVAL)
-        one_namespace = saver.watch(namespace, interval=_INTERVAL)
+        whole_thread = saver.watch("t", interval=INTERVAL)
+        one_namespace = saver.watch(namespace, interval=INTERVAL)
 
         with whole_thread, one_namespace:
-            similar_id = put_state(saver, {"n": 1}, similar).id
-            nested_id = put_state(saver, {"n": 1}, nested).id
-            own_id = put_state(saver, {"n": 1}, namespace).id
+            similar_id = put_checkpoint(saver, similar).id
+            nested_id = put_checkpoint(saver, nested).id
+            own_id = put_checkpoint(saver, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
-            check.equal(_get_namespaces(changes), {"ab", "a/b", "a"})
+            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"}, "the namespaces of the changes")
 
             changes = _collect_until(one_namespace, nested_id, own_id)
-            check.equal(_get_namespaces(changes), {"a/b", "a"})
-            check.same(one_namespace.get(0), None)
+            assert_equal(_get_namespaces(changes), {"a/b", "a"}, "the namespaces of the changes")
+            assert_same(one_namespace.get(0), None, "a further change")
 
     def test_watch_reports_release_and_delete(self) -> None:
+        """`watch` reports that the thread was released or deleted."""
         saver = self.open()
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         # Without versions, nothing is left of a released thread.
         kind = "release" if isinstance(saver, HasVersions) else "delete"
 
-        with saver.watch("t", interval=_INTERVAL) as watch:
+        with saver.watch("t", interval=INTERVAL) as watch:
             saver.release(CONFIG)
             change = _get_change(watch, kind)
-            check.same(change.checkpoint, None)
+            assert_same(change.checkpoint, None)
 
-            new_id = put_state(saver, {"n": 1}).id
+            new_id = put_checkpoint(saver).id
             _collect_until(watch, new_id)
             saver.delete("t")
             _get_change(watch, "delete")
@@ -167,87 +176,93 @@ class WatchTests(ContractTests):
     # Until a status
 
     def test_watch_ends_when_the_thread_has_a_status(self) -> None:
+        """`watch(until=...)` ends when the thread has the status, or has it already."""
         saver = self.open()
         # The thread does not exist yet.
-        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        watch = saver.watch("t", interval=INTERVAL, until="finished")
         other = self.open_again(saver)
-        put_state(other, {"n": 0}, OTHER, next_node_id=END)
-        put_state(other, {"n": 0})
+        put_checkpoint(other, OTHER, next_node_id=END)
+        put_checkpoint(other)
         other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        put_state(other, {"n": 1}, next_node_id=END)
+        put_checkpoint(other, next_node_id=END)
 
         changes = _read_to_the_end(watch)
-        check.equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"])
+        assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"], "the kinds of the changes")
         last = changes[-1].to_dict()
-        check.equal(last["status"], "finished")
-        check.equal(last["next"], END)
-        check.equal(watch.reached, "finished")
+        assert_equal(last["status"], "finished")
+        assert_equal(last["next"], END)
+        assert_equal(watch.reached, "finished", "reached")
 
         # The thread has the status already.
-        again = saver.watch("t", latest=True, interval=_INTERVAL, until="finished")
-        check.equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"])
-        check.equal(again.reached, "finished")
+        again = saver.watch("t", latest=True, interval=INTERVAL, until="finished")
+        assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"], "the kinds of the changes")
+        assert_equal(again.reached, "finished", "reached")
 
         # The run of the thread is over, so that it does not fail any more.
-        failed = saver.watch("t", interval=_INTERVAL, until="failed")
-        check.items(_read_to_the_end(failed), [])
-        check.equal(failed.reached, "finished")
+        failed = saver.watch("t", interval=INTERVAL, until="failed")
+        assert_sequence_equal(_read_to_the_end(failed), [])
+        assert_equal(failed.reached, "finished", "reached")
 
     def test_watch_ends_when_the_run_has_failed(self) -> None:
+        """`watch(until=...)` ends when the run is over, whatever its status."""
         saver = self.open()
-        put_state(saver, {"n": 0})
-        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        put_checkpoint(saver)
+        watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
-        check.equal(_get_kinds(_read_to_the_end(watch)), ["failure"])
-        check.equal(watch.reached, "failed")
+        assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"], "the kinds of the changes")
+        assert_equal(watch.reached, "failed", "reached")
 
     def test_watch_ends_when_the_thread_is_gone(self) -> None:
+        """`watch(until=...)` ends when the thread is deleted."""
         saver = self.open()
-        put_state(saver, {"n": 0})
-        watch = saver.watch("t", interval=_INTERVAL, until="finished")
+        put_checkpoint(saver)
+        watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.delete("t")
 
-        check.equal(_get_kinds(_read_to_the_end(watch)), ["delete"])
-        check.equal(watch.reached, None)
+        assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"], "the kinds of the changes")
+        assert_equal(watch.reached, None, "reached")
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
+        """With `lists_threads`, `watch(until=...)` of all threads waits for each of them."""
         saver = self.open("lists_threads")
         new = RunnableConfig("new")
-        put_state(saver, {"n": 0})
-        put_state(saver, {"n": 0}, OTHER)
-        watch = saver.watch(interval=_INTERVAL, until="finished")
+        put_checkpoint(saver)
+        put_checkpoint(saver, OTHER)
+        watch = saver.watch(interval=INTERVAL, until="finished")
 
-        put_state(saver, {"n": 1}, next_node_id=END)
+        put_checkpoint(saver, next_node_id=END)
         change = _get_change(watch, "checkpoint")
-        check.equal(change.thread_id, "t")
-        check.same(watch.get(0), None)
-        check.same(watch.reached, None)
+        assert_equal(change.thread_id, "t", "the thread_id of a change")
+        assert_same(watch.get(0), None, "a further change")
+        assert_same(watch.reached, None, "reached")
 
-        put_state(saver, {"n": 0}, new)
-        put_state(saver, {"n": 1}, OTHER, next_node_id=END)
-        put_state(saver, {"n": 1}, new, next_node_id=END)
+        put_checkpoint(saver, new)
+        put_checkpoint(saver, OTHER, next_node_id=END)
+        put_checkpoint(saver, new, next_node_id=END)
         changes = _read_to_the_end(watch)
-        check.equal({change.thread_id for change in changes}, {"u", "new"})
-        check.equal(watch.reached, "finished")
+        assert_equal({change.thread_id for change in changes}, {"u", "new"})
+        assert_equal(watch.reached, "finished", "reached")
 
     # The life of a watch
 
     def test_wake_and_close_end_a_waiting_get(self) -> None:
+        """`Watch.wake` and `Watch.close` let a `get` that waits return None."""
         saver = self.open()
-        watch = saver.watch("t", interval=_INTERVAL)
+        watch = saver.watch("t", interval=INTERVAL)
 
         with ThreadPoolExecutor(1) as pool:
             for end in (watch.wake, watch.close):
                 reader = pool.submit(watch.get, 2 * TIMEOUT)
                 end()
-                check.same(reader.result(TIMEOUT), None)
+                assert_same(reader.result(TIMEOUT), None)
 
         # A watch that is closed reports nothing more.
-        put_state(saver, {"n": 0})
-        check.same(watch.get(TIMEOUT), None)
+        put_checkpoint(saver)
+        assert_same(watch.get(TIMEOUT), None)
 
     def test_watch_refuses_an_unknown_status_and_no_interval(self) -> None:
+        """`watch` raises CheckpointerConfigurationError for options that make no sense."""
         wrong: list[dict[str, Any]] = [{"until": "finishd"}]
         wrong += [{"interval": interval} for interval in (0.0, -1.0, float("nan"))]
         for options in wrong:
@@ -257,10 +272,11 @@ class WatchTests(ContractTests):
     # Waiting for an answer
 
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
+        """`wait_for_resume` returns True when no interrupt waits, False after its timeout."""
         saver = self.open()
-        check.same(saver.wait_for_resume("t"), True)  # it does not exist
-        put_state(saver, {"n": 0})
-        check.same(saver.wait_for_resume("t"), True)
+        assert_same(saver.wait_for_resume("t"), True, "wait_for_resume")  # it does not exist
+        put_checkpoint(saver)
+        assert_same(saver.wait_for_resume("t"), True, "wait_for_resume")
 
         interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
         saver.put_writes(CONFIG, interrupts)
@@ -274,32 +290,34 @@ class WatchTests(ContractTests):
             other.put_writes(CONFIG, {"answer:i": None})
 
             _assert_waiting(saver, 0.05)
-            check.true(not waiter.done(), "wait_for_resume returned before the answer")
+            assert_true(not waiter.done(), "wait_for_resume returned before the answer")
 
             other.put_writes(CONFIG, {"answer:j": 1})
-            check.same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
-        calls: list[Callable[[BaseCheckpointSaver], object]] = [
-            lambda other: other.put(CONFIG, made({"n": 1})),
-            lambda other: other.release(CONFIG),
-            lambda other: other.delete("t"),
-        ]
-        for call in calls:
-            saver = self.open()
-            put_state(saver, {"n": 0})
-            saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        """`wait_for_resume` returns True when the run has moved past its interrupts."""
+        self.assert_ends_waiting(put_checkpoint)
+        self.assert_ends_waiting(lambda other: other.release(CONFIG))
+        self.assert_ends_waiting(lambda other: other.delete("t"))
 
-            with ThreadPoolExecutor(1) as pool:
-                waiter = _start_waiting(pool, saver, "t")
-                call(self.open_again(saver))
-                check.same(waiter.result(TIMEOUT), True)
+    def assert_ends_waiting(self, call: Callable[[BaseCheckpointSaver], object]) -> None:
+        """Assert that `wait_for_resume` returns after a call of another saver."""
+        saver = self.open()
+        put_checkpoint(saver)
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+
+        with ThreadPoolExecutor(1) as pool:
+            waiter = _start_waiting(pool, saver, "t")
+            call(self.open_again(saver))
+            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
+        """`wait_for_resume` waits for the interrupts of nested graphs, too."""
         saver = self.open()
         subgraph = RunnableConfig("t", checkpoint_ns="sub")
-        put_state(saver, {"n": 0})
-        put_state(saver, {"n": 0}, subgraph)
+        put_checkpoint(saver)
+        put_checkpoint(saver, subgraph)
         saver.put_writes(subgraph, {"interrupt:i": make_interrupt("x")})
 
         # The root records where each interrupt is. That of k is in a store which this saver does
@@ -313,18 +331,18 @@ class WatchTests(ContractTests):
             _assert_waiting(saver, 0.05)
 
             other.put_writes(CONFIG, {"inner:k": None})
-            check.same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
     """Call `wait_for_resume` in another thread."""
-    return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=_INTERVAL)
+    return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=INTERVAL)
 
 
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
     """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
-    is_answered = saver.wait_for_resume("t", timeout, interval=_INTERVAL)
-    check.same(is_answered, False, "wait_for_resume")
+    is_answered = saver.wait_for_resume("t", timeout, interval=INTERVAL)
+    assert_same(is_answered, False, "wait_for_resume")
 
 
 def _get_change(watch: Watch, kind: str) -> Change:
@@ -335,8 +353,8 @@ def _get_change(watch: Watch, kind: str) -> Change:
     change = watch.get(TIMEOUT)
     while change is not None and change.kind == "idle":
         change = watch.get(TIMEOUT)
-    change = check.not_none(change)
-    check.equal(change.kind, kind, f"the kind of {change!r}")
+    change = not_none(change)
+    assert_equal(change.kind, kind, f"the kind of {change!r}")
     return change
 
 
@@ -347,7 +365,7 @@ def _read_to_the_end(watch: Watch) -> list[Change]:
     while (change := watch.get(max(0.0, deadline - monotonic()))) is not None:
         if change.kind != "idle":
             changes.append(change)
-    check.true(monotonic() < deadline, f"the watch did not end after {changes}")
+    assert_true(monotonic() < deadline, f"the watch did not end after {changes}")
     return changes
 
 
@@ -357,7 +375,7 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     changes: list[Change] = []
 
     while missing:
-        change = check.not_none(watch.get(TIMEOUT))
+        change = not_none(watch.get(TIMEOUT), "the next change")
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)

@@ -11,9 +11,28 @@ from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.operations import cancel, submit
-from graphkit.testing import _check as check
+from graphkit.testing._check import (
+    assert_any_order,
+    assert_equal,
+    assert_instance,
+    assert_interrupts,
+    assert_length,
+    assert_missing,
+    assert_no_writes,
+    assert_same,
+    assert_sequence_equal,
+    assert_state,
+    assert_statuses,
+    assert_stops,
+    assert_tags,
+    assert_true,
+    assert_writes,
+    get_checkpoint,
+    get_ids,
+    not_none,
+)
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_failure, make_interrupt, put_state
+from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_failure, make_interrupt, put_checkpoint
 
 DUE: Final = datetime(2031, 4, 1, 12, tzinfo=UTC)
 TIMER: Final = {**make_interrupt(), "due": DUE}
@@ -25,8 +44,9 @@ class WriteTests(ContractTests):
     # Writes
 
     def test_put_writes_merges_in_order_of_first_write(self) -> None:
+        """`put_writes` merges over the earlier writes; a key keeps the position of its first write."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"b": 1, "a": [2]})
         saver.put_writes(CONFIG, {})
         # The second value of b takes the position of the first.
@@ -34,59 +54,64 @@ class WriteTests(ContractTests):
 
         expected = {"b": None, "a": [2], "c": (3,)}
         for reader in self.readers_of(saver):
-            check.writes(reader, CONFIG, expected)
+            assert_writes(reader, CONFIG, expected)
 
     def test_writes_belong_to_one_checkpoint(self) -> None:
+        """`put_writes` and `get_writes` mean the named checkpoint, or the latest."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
         saver.put_writes(CONFIG, {"w": "of the first"})
-        second = put_state(saver, {"n": 2})
-        check.no_writes(saver, CONFIG)
+
+        second = put_checkpoint(saver)
+        assert_no_writes(saver, CONFIG)
 
         saver.put_writes(CONFIG, {"w": "of the second"})
         saver.put_writes(config_of(first), {"x": 1})
 
         for reader in self.readers_of(saver):
-            check.writes(reader, config_of(first), {"w": "of the first", "x": 1})
-            check.writes(reader, config_of(second), {"w": "of the second"})
-            check.writes(reader, CONFIG, {"w": "of the second"})
-            check.no_writes(reader, UNKNOWN)
+            assert_writes(reader, config_of(first), {"w": "of the first", "x": 1})
+            assert_writes(reader, config_of(second), {"w": "of the second"})
+            assert_writes(reader, CONFIG, {"w": "of the second"})
+            assert_no_writes(reader, UNKNOWN)
 
         # Recording writes has not changed the history itself.
         self.assert_history(saver, CONFIG, [first, second])
 
     def test_replace_keeps_writes_and_tags(self) -> None:
+        """A checkpoint that `put` replaces keeps its pending writes and tags."""
         saver = self.open()
-        put_state(saver, {"n": 1})
-        put_state(saver, {"n": 2})
+        put_checkpoint(saver)
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"w": 1})
         saver.add_tags(CONFIG, "kept")
 
         # The default methods store writes and tags in the metadata, so the replacement must be made
         # from the stored checkpoint.
-        stored = check.get_checkpoint(saver)
+        stored = get_checkpoint(saver)
         replacement = stored.update_state({"n": 3}, {})
         saver.put(config_of(stored), replacement)
 
         for reader in self.readers_of(saver):
-            check.writes(reader, CONFIG, {"w": 1})
-            check.tags(reader, CONFIG, "kept")
-            check.state(reader, CONFIG, {"n": 3})
+            assert_writes(reader, CONFIG, {"w": 1})
+            assert_tags(reader, CONFIG, "kept")
+            assert_state(reader, CONFIG, replacement.state)
 
     def test_put_writes_without_a_checkpoint_raises(self) -> None:
+        """`put_writes` raises CheckpointNotFoundError if there is no such checkpoint."""
         saver = self.open()
         for writes in ({"w": 1}, {}):
             with self.raises(CheckpointNotFoundError):
                 saver.put_writes(CONFIG, writes)
 
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         with self.raises_without_change(saver, CheckpointNotFoundError):
             saver.put_writes(UNKNOWN, {"w": 1})
 
     def test_malformed_writes_raise(self) -> None:
+        """`put_writes` refuses values that no reader of their key could use: it calls `check_writes`."""
         saver = self.open()
         interrupt = make_interrupt("x", "why?")
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": interrupt, "w": 1})
 
         for key, value in make_malformed_writes():
@@ -94,48 +119,39 @@ class WriteTests(ContractTests):
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, writes)
             is_named = str(key) in caught.exception.path
-            check.true(is_named, f"the error does not name {key!r}: {caught.exception}")
+            assert_true(is_named, f"the error does not name {key!r}: {caught.exception}")
 
         # The interrupt from before is still readable.
         for reader in self.readers_of(saver):
-            check.interrupts(reader, "i")
+            assert_interrupts(reader, "i")
 
-            (waiting,) = check.not_none(reader.summary(CONFIG)).waiting
-            check.equal(waiting.payload, "why?")
+            (waiting,) = not_none(reader.summary(CONFIG), "summary").waiting
+            assert_equal(waiting.payload, "why?", "payload")
 
     def test_other_writes_may_hold_any_value(self) -> None:
+        """`put_writes` refuses no value of a key without a meaning to graphkit."""
         saver = self.open()
-        put_state(saver, {"n": 1})
-        # Keys that resemble those with a meaning, and an answer without an interrupt.
-        writes = {
-            "answer:i": "yes",
-            "once:x": 1,
-            "interrupt": 5,
-            "failures:": [1],
-            "task": None,
-            "": 0,
-            ":": {},
-            "write:": 1,
-            "write:x:y": 2,
-            "write:0:t": 3,
-            "write:-1:t": {"no": "record"},
-        }
+        put_checkpoint(saver)
+        # An answer without an interrupt, and keys that resemble those with a meaning.
+        writes: dict[str, Any] = {"answer:i": "yes", "once:x": 1, "interrupt": 5, "failures:": [1], "task": None}
+        writes |= {"write:": 1, "write:x:y": 2, "write:0:t": 3, "write:-1:t": {"no": "record"}, "": 0, ":": {}}
         saver.put_writes(CONFIG, writes)
 
         for reader in self.readers_of(saver):
-            check.writes(reader, CONFIG, writes)
+            assert_writes(reader, CONFIG, writes)
         self.assert_status(saver, "stalled")
 
     # Interrupts
 
     def test_interrupts_lists_those_without_an_answer(self) -> None:
+        """`interrupts` returns the pending interrupts with everything that was recorded."""
         saver = self.open()
         # Savers that list namespaces must find interrupts in all of them.
         namespace = "n" if saver.lists_namespaces else ""
         config = RunnableConfig("t", checkpoint_ns=namespace)
-        checkpoint = put_state(saver, {"n": 1}, config)
+        checkpoint = put_checkpoint(saver, config)
         if namespace:
-            put_state(saver, {"n": 2})
+            put_checkpoint(saver)
         interrupts = {
             "interrupt:i1": {**make_interrupt("x", {"q": (1,)}), "deadline": DUE, "default": [None]},
             "interrupt:i2": make_interrupt("y"),
@@ -144,116 +160,133 @@ class WriteTests(ContractTests):
 
         for reader in self.readers_of(saver):
             first, second = reader.interrupts("t")
-            check.instance(first, WaitingInterrupt)
-            check.equal(first.thread_id, "t")
-            check.equal(first.node_id, "x")
-            check.equal(first.when, "inside")
-            check.equal(first.id, "i1")
-            check.same(first.payload, {"q": (1,)})
-            check.same(first.created_at, make_interrupt()["created_at"])
-            check.same(first.deadline, DUE)
-            check.equal(first.checkpoint_ns, namespace)
-            check.equal(first.checkpoint_id, checkpoint.id)
-            check.equal(second.id, "i2")
-            check.same(second.deadline, None)
-            check.statuses(reader, config, "interrupted")
-            check.count(reader.interrupts(CONFIG), 2)
+            assert_instance(first, WaitingInterrupt)
+            assert_equal(first.thread_id, "t", "thread_id")
+            assert_equal(first.node_id, "x", "node_id")
+            assert_equal(first.when, "inside", "when")
+            assert_equal(first.id, "i1", "id")
+            assert_same(first.payload, {"q": (1,)}, "payload")
+            assert_same(first.created_at, make_interrupt()["created_at"], "created_at")
+            assert_same(first.deadline, DUE, "deadline")
+            assert_equal(first.checkpoint_ns, namespace, "checkpoint_ns")
+            assert_equal(first.checkpoint_id, checkpoint.id, "checkpoint_id")
+            assert_equal(second.id, "i2", "id")
+            assert_same(second.deadline, None, "deadline")
+            assert_statuses(reader, config, "interrupted")
+            assert_length(reader.interrupts(CONFIG), 2, "interrupts")
 
         # None is an answer too.
         checkpoint_config = RunnableConfig("t", checkpoint.id, namespace)
         saver.put_writes(checkpoint_config, {"answer:i1": None})
         reader = self.open_again(saver)
-        check.interrupts(reader, "i2")
+        assert_interrupts(reader, "i2")
 
         saver.put_writes(checkpoint_config, {"answer:i2": "yes"})
         reader = self.open_again(saver)
 
-        check.interrupts(reader)
-        check.statuses(saver, config, "answered")
-        check.stops(saver, config, "answered")
+        assert_interrupts(reader)
+        assert_statuses(saver, config, "answered")
+        assert_stops(saver, config, "answered")
 
     def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
+        """An interrupt waits no longer once the run has moved on."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
-        check.count(saver.interrupts("t"), 1)
+        assert_length(saver.interrupts("t"), 1, "interrupts")
 
-        put_state(saver, {"n": 2})
-        check.interrupts(saver)
+        put_checkpoint(saver)
+        assert_interrupts(saver)
 
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
-        check.statuses(saver, CONFIG, "stalled", "")
-        check.stops(saver, CONFIG, "", "interrupted")
+        assert_statuses(saver, CONFIG, "stalled", "")
+        assert_stops(saver, CONFIG, "", "interrupted")
 
     def test_a_submitted_run_is_queued_until_it_begins(self) -> None:
+        """`history` has the status "queued" for a submitted run; see `derive_stop`."""
         saver = self.open()
         submit(saver, {"n": (1,)}, CONFIG)
         self.assert_status(saver, "queued", stopped=["queued"])
 
+        # An update that comes in the meantime.
         saver.put_writes(CONFIG, {"update:0": {"n": 2}})
         self.assert_status(saver, "queued", stopped=["queued"])
+
         saver.put_writes(CONFIG, {"failure": make_failure()})
-        check.statuses(saver, CONFIG, "failed")
+        assert_statuses(saver, CONFIG, "failed")
         saver.put_writes(CONFIG, {"failure": None})
         self.assert_status(saver, "queued", stopped=["queued"])
 
-        put_state(saver, {"n": 2})
+        # The run begins.
+        put_checkpoint(saver)
         self.assert_status(saver, "stalled", "", stopped=["", "queued"])
 
     def test_a_run_that_waits_for_a_timer_sleeps(self) -> None:
+        """`history` has the status "sleeping" for a run that waits for a timer; see `derive_stop`."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
+        first = put_checkpoint(saver)
+
+        # Another branch is at work until the run sleeps.
         saver.put_writes(CONFIG, {"timer:t": TIMER})
-        check.statuses(saver, CONFIG, "stalled")  # another branch was at work
+        assert_statuses(saver, CONFIG, "stalled")
         saver.put_writes(CONFIG, {"asleep": True})
         self.assert_status(saver, "sleeping", stopped=["sleeping"])
 
+        # An interrupt in another branch comes first.
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         self.assert_status(saver, "interrupted", interrupts=["i"])
         saver.put_writes(CONFIG, {"answer:i": "yes"})
-        check.statuses(saver, CONFIG, "answered")
+        assert_statuses(saver, CONFIG, "answered")
         saver.put_writes(CONFIG, {"resumed:i": True})
         self.assert_status(saver, "sleeping")
+
+        # A failure comes first, too.
         saver.put_writes(CONFIG, {"failure": make_failure()})
-        check.statuses(saver, CONFIG, "failed")
+        assert_statuses(saver, CONFIG, "failed")
+
+        # The run goes on.
         saver.put_writes(CONFIG, {"failure": None, "answer:t": None, "resumed:t": True, "asleep": None})
         self.assert_status(saver, "stalled")
         self.assert_history(saver, CONFIG, [first])
 
     def test_a_timer_in_a_nested_graph(self) -> None:
+        """A thread sleeps, too, if a nested graph waits for a timer."""
         saver = self.open()
-        put_state(saver, {"n": 1})
-        put_state(saver, {"n": 1}, NESTED, metadata={"within": "c/"})
+        put_checkpoint(saver)
+        put_checkpoint(saver, NESTED, metadata={"within": "c/"})
+
         saver.put_writes(NESTED, {"timer:t": TIMER})
         saver.put_writes(CONFIG, {"inner-timer:t": "n", "asleep": True})
         self.assert_status(saver, "sleeping")
 
+        # The timer is over, and the run goes on.
         saver.put_writes(CONFIG, {"inner-timer:t": None, "asleep": None})
         self.assert_status(saver, "stalled")
 
     def test_a_cancelled_thread_waits_for_nothing(self) -> None:
+        """`interrupts` leaves out those of a cancelled thread, and `summary` has the cancellation."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
-        check.equal(cancel(saver, CONFIG, reason="no more"), True, "the first cancel")
-        check.equal(cancel(saver, CONFIG, reason="again"), False, "the second cancel")
+
+        accepted = [cancel(saver, CONFIG, reason=reason) for reason in ("no more", "again")]
+
+        assert_equal(accepted, [True, False], "what cancel returned")
+
         self.assert_status(saver, "cancelled", stopped=["cancelled"])
         for reader in self.readers_of(saver):
             if reader.lists_threads:
-                check.items(reader.interrupts(), [], "the interrupts of all threads")
-            cancellation = check.not_none(check.not_none(reader.summary(CONFIG)).cancellation)
-            check.equal(cancellation["reason"], "no more")
+                assert_length(reader.interrupts(), 0, "the interrupts of all threads")
+            summary = not_none(reader.summary(CONFIG), "summary")
+            cancellation = not_none(summary.cancellation, "cancellation")
+            assert_equal(cancellation["reason"], "no more")
 
         # As a resume does.
         saver.put_writes(CONFIG, {"cancelled": None})
         self.assert_status(saver, "interrupted", interrupts=["i"])
 
     def assert_status(
-        self,
-        saver: BaseCheckpointSaver,
-        *statuses: str,
-        stopped: Sequence[str] = (),
-        interrupts: Sequence[str] = (),
+        self, saver: BaseCheckpointSaver, *statuses: str, stopped: Sequence[str] = (), interrupts: Sequence[str] = ()
     ) -> None:
         """Assert where the thread "t" stands, through this object and another one.
 
@@ -264,65 +297,68 @@ class WriteTests(ContractTests):
             interrupts: the ids of the interrupts that wait.
         """
         for reader in self.readers_of(saver):
-            check.statuses(reader, CONFIG, *statuses)
+            assert_statuses(reader, CONFIG, *statuses)
             if stopped:
-                check.stops(reader, CONFIG, *stopped)
-            check.interrupts(reader, *interrupts)
-            waiting = check.not_none(reader.summary(CONFIG)).waiting
-            check.equal(check.get_ids(waiting), [*interrupts], "the interrupts of the summary")
+                assert_stops(reader, CONFIG, *stopped)
+            assert_interrupts(reader, *interrupts)
+            waiting = not_none(reader.summary(CONFIG), "summary").waiting
+            assert_equal(get_ids(waiting), [*interrupts], "the interrupts of the summary")
 
     def test_interrupts_covers_all_threads(self) -> None:
+        """With `lists_threads`, `interrupts` without a thread reads all threads."""
         saver = self.open("lists_threads")
         for thread in ("t", "u", "v"):
-            put_state(saver, {"n": 1}, RunnableConfig(thread))
+            put_checkpoint(saver, RunnableConfig(thread))
         for thread in ("t", "v"):
             writes = {f"interrupt:{thread}": make_interrupt()}
             saver.put_writes(RunnableConfig(thread), writes)
 
         reader = self.open_again(saver)
         threads = [interrupt.thread_id for interrupt in reader.interrupts()]
-        check.equal(sorted(threads), ["t", "v"])
+        assert_any_order(threads, ["t", "v"], "the threads of the interrupts")
 
         saver.release(CONFIG)
-        check.equal(check.get_ids(saver.interrupts()), ["v"])
+        assert_equal(get_ids(saver.interrupts()), ["v"])
 
     # Tags
 
     def test_tags(self) -> None:
+        """`add_tags` and `remove_tags` change one checkpoint; `tags_of` and `history` show its tags in order."""
         saver = self.open()
-        first = put_state(saver, {"n": 1}, metadata={"k": 1})
-        second = put_state(saver, {"n": 2})
+        first = put_checkpoint(saver, metadata={"k": 1})
+        second = put_checkpoint(saver)
         first_config = config_of(first)
         saver.add_tags(first_config, "good", "best")
         saver.add_tags(first_config, "good", "last")
         saver.add_tags(CONFIG, "newest")
 
         for reader in self.readers_of(saver):
-            check.tags(reader, first_config, "good", "best", "last")
-            check.tags(reader, CONFIG, "newest")
-            check.tags(reader, UNKNOWN)
+            assert_tags(reader, first_config, "good", "best", "last")
+            assert_tags(reader, CONFIG, "newest")
+            assert_tags(reader, UNKNOWN)
 
             newest, oldest = reader.history(CONFIG)
-            check.equal(newest.tags, ("newest",))
-            check.equal(oldest.tags, ("good", "best", "last"))
+            assert_equal(newest.tags, ("newest",))
+            assert_equal(oldest.tags, ("good", "best", "last"))
             # Tags are not part of the metadata, wherever a saver keeps them.
-            check.same(oldest.metadata, {"k": 1})
+            assert_same(oldest.metadata, {"k": 1})
 
         saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
 
         for reader in self.readers_of(saver):
-            check.tags(reader, first_config, "good", "last")
-            check.tags(reader, CONFIG)
+            assert_tags(reader, first_config, "good", "last")
+            assert_tags(reader, CONFIG)
 
         # A new checkpoint does not inherit them.
         saver.add_tags(CONFIG, "kept")
-        third = put_state(saver, {"n": 3})
-        check.tags(saver, CONFIG)
+        third = put_checkpoint(saver)
+        assert_tags(saver, CONFIG)
 
         self.assert_history(saver, CONFIG, [first, second, third])
 
     def test_tagging_an_unknown_checkpoint_raises(self) -> None:
+        """`add_tags` and `remove_tags` raise CheckpointNotFoundError if there is no such checkpoint."""
         saver = self.open()
 
         for config in (CONFIG, UNKNOWN):
@@ -331,40 +367,43 @@ class WriteTests(ContractTests):
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
 
-        check.missing(saver)
+        assert_missing(saver)
 
     def test_tags_must_be_strings(self) -> None:
+        """`add_tags` and `remove_tags` refuse other tags, and change nothing: they call `check_tags`."""
         saver = self.open()
-        put_state(saver, {"n": 1})
+        put_checkpoint(saver)
         saver.add_tags(CONFIG, "kept")
         invalid_tags: list[Any] = [5, None, b"tag", ("tag",)]
 
         for tag in invalid_tags:
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
+
             path = caught.exception.path
-            check.true("tags" in path, f"the error names the path {path!r} instead of tags")
+            assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
 
             with self.raises_without_change(saver, CheckpointSerializationError):
                 saver.remove_tags(CONFIG, "kept", tag)
 
         reader = self.open_again(saver)
-        check.tags(reader, CONFIG, "kept")
+        assert_tags(reader, CONFIG, "kept")
 
     # Summaries
 
     def test_summary_agrees_with_history_and_interrupts(self) -> None:
+        """`summary` and `recent` agree with `history` and `interrupts`."""
         saver = self.open()
-        check.same(saver.summary(CONFIG), None)
+        assert_same(saver.summary(CONFIG), None, "summary")
 
-        checkpoint = put_state(saver, {"n": 1}, metadata={"user": "anna"})
+        checkpoint = put_checkpoint(saver, metadata={"user": "anna"})
         self.assert_summary(saver, CONFIG)
 
-        put_state(saver, {"n": 2}, next_node_id=END)
+        put_checkpoint(saver, next_node_id=END)
         # The checkpoint id of a config does not restrict the summary.
         self.assert_summary(saver, config_of(checkpoint))
 
-        put_state(saver, {"n": 3}, NESTED)
+        put_checkpoint(saver, NESTED)
         writes = {
             "interrupt:q1": make_interrupt("a", "really?"),
             "interrupt:q2": make_interrupt("b"),
@@ -374,77 +413,78 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"answer:q2": "yes"})
 
         (waiting,) = self.assert_summary(saver, CONFIG).waiting
-        check.equal(waiting.payload, "really?")
+        assert_equal(waiting.payload, "really?", "payload")
 
         summary = self.assert_summary(saver, NESTED)
-        check.equal(summary.checkpoints, 1)
+        assert_equal(summary.checkpoints, 1, "the checkpoints of the summary")
 
     def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
+        """`summary` has the interrupts of nested graphs, and the recorded failure."""
         saver = self.open()
         subgraph = RunnableConfig("t", checkpoint_ns="sub")
-        put_state(saver, {"n": 1}, subgraph, metadata={"within": "1"})
+        put_checkpoint(saver, subgraph, metadata={"within": "1"})
         interrupt = make_interrupt("inner", "go?")
         saver.put_writes(subgraph, {"interrupt:q": interrupt})
-        put_state(saver, {"n": 0})
+        put_checkpoint(saver)
         saver.put_writes(CONFIG, {"inner:q": "sub"})
 
         # The write of the root names the namespace, so this holds also for a saver that does not
         # list namespaces.
         summary = self.assert_summary(saver, CONFIG)
 
-        check.equal(summary.waiting, tuple(saver.interrupts("t")))
-        check.equal(summary.latest.status, "interrupted")
+        assert_equal(summary.waiting, tuple(saver.interrupts("t")))
+        assert_equal(summary.latest.status, "interrupted", "the status of the latest checkpoint")
 
         failure = make_failure(at=datetime(2026, 1, 1, tzinfo=UTC))
         saver.put_writes(CONFIG, {"inner:q": None, "failure": failure})
         summary = self.assert_summary(saver, CONFIG)
 
-        check.equal(summary.latest.status, "failed")
-        check.same(summary.failure, failure)
+        assert_equal(summary.latest.status, "failed", "the status of the latest checkpoint")
+        assert_same(summary.failure, failure, "the failure of the summary")
 
         # None removes the failure.
         saver.put_writes(CONFIG, {"failure": None})
         summary = self.assert_summary(saver, CONFIG)
-        check.same(summary.failure, None)
+        assert_same(summary.failure, None, "the failure of the summary")
 
     def test_summary_lists_each_tag_and_counts_each_checkpoint_once(self) -> None:
+        """`summary` has the tags of all checkpoints, newest first, and how many checkpoints there are."""
         saver = self.open()
-        first = put_state(saver, {"n": 1})
-        second = put_state(saver, {"n": 2})
-        put_state(saver, {"n": 1.5}, config_of(first))
+        first = put_checkpoint(saver)
+        second = put_checkpoint(saver)
+        put_checkpoint(saver, config_of(first))
 
         # A replacement is not a further checkpoint, and not the latest.
         summary = self.assert_summary(saver, CONFIG)
-        check.equal(summary.latest.id, second.id)
+        assert_equal(summary.latest.id, second.id, "the id of the latest checkpoint")
 
-        put_state(saver, {"n": 3})
+        put_checkpoint(saver)
         self.assert_summary(saver, CONFIG)
 
         # Tags are listed from the newest checkpoint to the oldest.
         saver.add_tags(config_of(second), "good", "best")
         saver.add_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        check.equal(summary.tags, ("new", "good", "best"))
+        assert_equal(summary.tags, ("new", "good", "best"), "the tags of the summary")
 
         saver.remove_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        check.equal(summary.tags, ("good", "best"))
+        assert_equal(summary.tags, ("good", "best"), "the tags of the summary")
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
         """Assert that the summary of a history agrees with the history; return it."""
         for reader in (self.open_again(saver), saver):
-            summary = check.not_none(reader.summary(config))
+            summary = not_none(reader.summary(config), "summary")
             infos = reader.history(config)
             all_tags = [tag for info in infos for tag in info.tags]
-            unique_tags = tuple(dict.fromkeys(all_tags))
+            unique_tags = dict.fromkeys(all_tags)
 
-            check.same(summary.latest, infos[0])
-            check.equal(summary.checkpoints, len(infos))
-            check.equal(summary.tags, unique_tags)
+            assert_same(summary.latest, infos[0], "latest")
+            assert_equal(summary.checkpoints, len(infos), "checkpoints")
+            assert_equal(summary.tags, (*unique_tags,), "tags")
 
-            recent = [*reader.recent(config, limit=2)]
-            latest_infos = [*infos[:2]]
-            check.same(recent, latest_infos)
+            recent = reader.recent(config, limit=2)
+            assert_sequence_equal(recent, infos[:2], "recent")
 
         with self.raises(ValueError):
             saver.recent(config, limit=0)

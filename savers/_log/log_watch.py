@@ -19,7 +19,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import chain
 from logging import getLogger
 from math import inf
 from threading import RLock
@@ -438,10 +437,14 @@ class LogWatch(Watch):
         next listing. These are not changes: of their threads, only those that run may hold a lock.
         """
         with self._make_pass():
-            for thread in sorted(self._marks):
-                marks = sorted(self._marks[thread].items())
-                unread = [FoundLog(Place(thread, namespace), mark) for namespace, mark in marks if mark.wants_latest]
-                for change in chain.from_iterable(map(self._read_log, unread)):
+            unread = [
+                FoundLog(Place(thread, namespace), mark)
+                for thread, marks in self._marks.items()
+                for namespace, mark in marks.items()
+                if mark.wants_latest
+            ]
+            for found in sorted(unread):
+                for change in self._read_log(found):
                     if change.checkpoint is not None and change.checkpoint.status == "running":
                         self._source.note_change(change.thread_id)
                     yield change

@@ -59,7 +59,6 @@ from savers._delta.values import (
     has_canonical_header as has_canonical_header,
     is_inlined as is_inlined,
     kind_in_entry as kind_in_entry,
-    names_base as names_base,
     pack_header as pack_header,
     parse_header as parse_header,
     split_value as split_value,

@@ -416,8 +416,7 @@ _LONG: Final = 16
 """Steps from which on a value is a ListedValue."""
 
 _KIND: Final = 0
-_BASE: Final = 4
-"""Positions in an entry: [kind, count, length, crc, base, ...]."""
+"""A position in an entry: [kind, count, length, crc, base, ...]."""
 
 
 def is_inlined(value: Value) -> bool:
@@ -435,11 +434,6 @@ def has_block(entry: Sequence[int]) -> bool:
 def kind_in_entry(entry: Sequence[int]) -> int:
     """Return the kind of the value that an entry describes."""
     return entry[_KIND] & ~BLOCK
-
-
-def names_base(entry: Sequence[int]) -> bool:
-    """Return whether an entry names a base, which has the first pieces of the value."""
-    return bool(entry[_BASE])
 
 
 def encode_entry(value: Value, position: int) -> list[int]:

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._filesystem import layout
@@ -217,32 +217,6 @@ def iter_files(store: Store, path: str) -> Iterator[tuple[str, os.stat_result]]:
 # All threads
 
 
-class ThreadDirectories(NamedTuple):
-    """The directories of a store that may be those of threads."""
-
-    names: list[str]
-    """Their names, sorted."""
-    ending: set[str | None]
-    """The names of those whose thread may be in the middle of a release or a delete."""
-
-
-def find_directories(store: Store) -> ThreadDirectories:
-    """Return the directories of the root that may be those of threads; read nothing in them."""
-    names: list[str] = []
-    ending: set[str | None] = set()
-    for name, is_directory in store.io.entries(store.root):
-        if name.startswith(layout.RELEASING):
-            ending.add(layout.parse_releasing_name(name))
-        if not name.startswith(layout.THREAD):
-            continue
-        if is_directory:
-            names.append(name)
-        elif layout.is_thread(name):
-            _LOGGER.warning("%s is not listed, for it is not a directory", layout.join(store.root, name))
-    names.sort()
-    return ThreadDirectories(names, ending)
-
-
 def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
     """Yield the directory's name and the id of each thread that has a live log, in the order of the names.
 
@@ -253,8 +227,17 @@ def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
         store: the store.
         released: whether a thread counts that has only versions.
     """
-    directories = find_directories(store)
-    for name in directories.names:
+    names: list[str] = []
+    ending: set[str | None] = set()
+    """The directories whose thread may be in the middle of a release or a delete."""
+    for name, is_directory in store.io.entries(store.root):
+        if name.startswith(layout.RELEASING):
+            ending.add(layout.parse_releasing_name(name))
+        elif is_directory and name.startswith(layout.THREAD):
+            names.append(name)
+        elif layout.is_thread(name):
+            _LOGGER.warning("%s is not listed, for it is not a directory", layout.join(store.root, name))
+    for name in sorted(names):
         try:
             thread_id = _find_thread(store, name, released=released)
         except PermissionError as error:
@@ -262,9 +245,9 @@ def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
             continue
         if thread_id is None:
             continue
-        if name in directories.ending:
-            ending = find_begun_end(store, thread_id)
-            if ending == DELETED or (ending is not None and not released):
+        if name in ending:
+            version = find_begun_end(store, thread_id)
+            if version == DELETED or (version is not None and not released):
                 continue
         yield name, thread_id
 

@@ -235,8 +235,10 @@ class Chain:
         """Where the keyframe begins."""
         self.end = start
         """Where the last record ends that was taken in."""
+        self.written: dict[int, Mapping[str, bytes]] = {}
+        """The packed values of the WRITE records, by their offsets."""
         self.scan = Scan(frames, unpack, start)
-        self.scan.written = {}
+        self.scan.written = self.written
         self.records: list[DecodedRecord] = []
         """The CHECKPOINT records, the keyframe first."""
         self.replay: Replay | None = None
@@ -339,18 +341,20 @@ class Chains:
         Raises:
             CheckpointCorruptionError: they are damaged.
         """
-        frames = self._frames
-        known: Mapping[int, Mapping[str, bytes]] = {}
-        if self._kept is not None and self._kept.scan.written is not None:
-            known = self._kept.scan.written
         values: dict[int, Mapping[str, bytes]] = {}
-        for offset in dict.fromkeys(stored.writes.values()):
-            if offset in known:
-                values[offset] = known[offset]
-            else:
-                frame = frames.records.read(offset, frames.end)
-                _, values[offset] = payloads.decode_writes(frames.path, frame)
+        for offset in stored.writes.values():
+            if offset not in values:
+                values[offset] = self._read_written(offset)
         return {key: values[offset][key] for key, offset in stored.writes.items()}
+
+    def _read_written(self, offset: int) -> Mapping[str, bytes]:
+        """Return the packed values of the WRITE record at an offset."""
+        kept = self._kept
+        if kept is not None and offset in kept.written:
+            return kept.written[offset]
+        frames = self._frames
+        _, values = payloads.decode_writes(frames.path, frames.records.read(offset, frames.end))
+        return values
 
     # Several chains
 

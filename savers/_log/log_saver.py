@@ -292,18 +292,16 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         The config names the checkpoint; by default it is the latest.
         """
-        is_latest = False
 
-        def read(log: Log[Medium], stored: StoredCheckpoint) -> CheckpointInfo:
-            nonlocal is_latest
-            is_latest = stored is log.history.find_latest()
-            return make_info(log, stored)
+        def read(log: Log[Medium], stored: StoredCheckpoint) -> tuple[CheckpointInfo, bool]:
+            return make_info(log, stored), stored is log.history.find_latest()
 
-        info = self._read_checkpoint(config, read, None)
-        if info is None or not is_latest:
-            return info
+        found = self._read_checkpoint(config, read, None)
+        if found is None:
+            return None
+        info, is_latest = found
         # The status is that of the thread now; the log is free again, for it looks into other histories.
-        return with_status(self, info)
+        return with_status(self, info) if is_latest else info
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         return self._read_checkpoint(config, Log.read_writes, {})

@@ -19,7 +19,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import chain
 from logging import getLogger
 from math import inf
 from threading import RLock
@@ -78,17 +77,22 @@ class ChangeReader:
         self.end = 0
         self._find_write_time = find_write_time
 
-    @property
-    def last_reported(self) -> str | None:
-        """The id behind which a watch goes on in a rewritten log; None if nothing was reported.
-
-        Not that of a checkpoint that marks its thread as incomplete: another one takes its place, or
-        itself without the mark.
-        """
-        last = self.log.history.last
-        if self._reported is None and last is not None and not is_incomplete(last.metadata):
-            return last.id
-        return self._reported
+    def make_bookmark(self, id: int) -> Bookmark:
+        """Return a bookmark for the position to which the log, which has this id, was read."""
+        history = self.log.history
+        last = history.last
+        reported = self._reported
+        # Not a checkpoint that marks its thread as incomplete: another one takes its place, or itself without the mark,
+        # and the log may be rewritten by then. A watch goes on there as if it had reported nothing.
+        if reported is None and last is not None and not is_incomplete(last.metadata):
+            reported = last.id
+        return Bookmark(
+            id=id,
+            end=self.end,
+            owner=(self.log.thread_id, self.log.namespace),
+            last=reported,
+            reports_end=history.closed_by is None and reported is not None,
+        )
 
     def open_at(self, end: int | None) -> bool:
         """Open the log as it was when it ended at an offset; return False if there is none.
@@ -233,7 +237,7 @@ class Bookmark(NamedTuple):
     """The id of the last checkpoint that was reported, or must not be; None if it is not known."""
     reports_end: bool = True
     """Whether a release or a delete is reported when the log is released or gone. Not if its log has
-    said so, nor for a history that never had a checkpoint."""
+    said so, nor for a history that never had a checkpoint, or only those of an incomplete thread."""
     wants_latest: bool = False
     """Whether the latest checkpoint before `end` must be reported first."""
 
@@ -433,10 +437,14 @@ class LogWatch(Watch):
         next listing. These are not changes: of their threads, only those that run may hold a lock.
         """
         with self._make_pass():
-            for thread in sorted(self._marks):
-                marks = sorted(self._marks[thread].items())
-                unread = [FoundLog(Place(thread, namespace), mark) for namespace, mark in marks if mark.wants_latest]
-                for change in chain.from_iterable(map(self._read_log, unread)):
+            unread = [
+                FoundLog(Place(thread, namespace), mark)
+                for thread, marks in self._marks.items()
+                for namespace, mark in marks.items()
+                if mark.wants_latest
+            ]
+            for found in sorted(unread):
+                for change in self._read_log(found):
                     if change.checkpoint is not None and change.checkpoint.status == "running":
                         self._source.note_change(change.thread_id)
                     yield change
@@ -567,7 +575,7 @@ class LogWatch(Watch):
             yield from reader.read_changes()
         finally:
             # Also after an error: the next read repeats one record, and not all since the bookmark.
-            self._set_mark(place, _make_bookmark(found.mark.id, reader))
+            self._set_mark(place, reader.make_bookmark(found.mark.id))
         return True
 
     def _read_replacement(self, found: FoundLog, mark: Bookmark) -> Generator[Change, None, ChangeReader | None]:
@@ -604,7 +612,7 @@ class LogWatch(Watch):
             return mark
         try:
             yield from reader.read_changes()
-            return _make_bookmark(mark.id, reader)
+            return reader.make_bookmark(mark.id)
         except DAMAGE as error:
             _warn(error)
             return mark
@@ -652,19 +660,6 @@ class LogWatch(Watch):
 def _warn(error: CheckpointerError) -> None:
     if not isinstance(error, CheckpointErasedError):
         _LOGGER.warning("changes are not reported here: %s", error)
-
-
-def _make_bookmark(id: int, reader: ChangeReader) -> Bookmark:
-    """Return a bookmark for the position to which a log was read."""
-    log = reader.log
-    history = log.history
-    return Bookmark(
-        id=id,
-        end=reader.end,
-        owner=(log.thread_id, log.namespace),
-        last=reader.last_reported,
-        reports_end=history.closed_by is None and history.last is not None,
-    )
 
 
 def _iter_end(kind: ChangeKind, mark: Bookmark | None, at: datetime | None = None) -> Iterator[Change]:

@@ -141,34 +141,16 @@ class PackedHistory:
             reason = f"the change is malformed: {error}"
             raise CheckpointCorruptionError(self.frames.path, record.checkpoint.offset, reason) from error
 
-    def build(self, keyframe: payloads.DecodedRecord) -> delta.Table:
+    def build(self, keyframe: DecodedRecord, lost_offset: int | None = None) -> delta.Table:
         """Return the table at a keyframe: that which it lists, with its own ops applied.
-
-        Raises:
-            CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names
-                is damaged.
-        """
-        # This keyframe is the base of each value of which it lists pieces: all of them, or those that follow the pieces
-        # of an earlier base, which a reader then needs, too. `depth` counts these. It is taken before the ops, because
-        # an op may make a new value of the same pieces. A value of which it lists no piece keeps its base.
-        position = keyframe.checkpoint.offset
-        table = self.list_entries(keyframe)
-        depths = {name: value.depth for name, value in table.values.items()}
-        self.apply(table, keyframe)
-        for name, value in table.values.items():
-            if value.base is None:
-                value.set_base(position, depths.get(name, 0))
-        return table
-
-    def list_entries(self, keyframe: DecodedRecord, lost_offset: int | None = None) -> delta.Table:
-        """Return the table that a keyframe lists, before its own ops.
 
         Args:
             keyframe: the record.
             lost_offset: see TableReplay.
 
         Raises:
-            CheckpointCorruptionError: as for `build`.
+            CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names
+                is damaged.
         """
         position = keyframe.checkpoint.offset
         table = delta.Table(opaque=self.is_opaque)
@@ -188,6 +170,14 @@ class PackedHistory:
         except (*delta.MALFORMED, RecursionError) as error:
             reason = f"the keyframe is malformed: {error}"
             raise CheckpointCorruptionError(self.frames.path, position, reason) from error
+        # This keyframe is the base of each value of which it lists pieces: all of them, or those that follow the pieces
+        # of an earlier base, which a reader then needs, too. `depth` counts these. It is taken before the ops, because
+        # an op may make a new value of the same pieces. A value of which it lists no piece keeps its base.
+        depths = {name: value.depth for name, value in table.values.items()}
+        self.apply(table, keyframe)
+        for name, value in table.values.items():
+            if value.base is None:
+                value.set_base(position, depths.get(name, 0))
         return table
 
     def _decode_entry(self, entry: Any, name: str, position: int, seen: dict[int, DecodedRecord]) -> delta.Value:
@@ -271,11 +261,11 @@ class TableReplay:
         decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
         if is_keyframe:
             self.keyframe_offset = frame.offset
+            table = self._packed.build(decoded, self._lost_offset)
+        else:
+            assert table is not None
+            self._packed.apply(table, decoded)
         decoded.checkpoint.keyframe_offset = self.keyframe_offset
-        if decoded.table is not None:
-            table = self._packed.list_entries(decoded, self._lost_offset)
-        assert table is not None
-        self._packed.apply(table, decoded)
         self.checkpoint = decoded.checkpoint
         self.table = table
         return decoded

@@ -231,15 +231,9 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
     """
     if frame.type != CHECKPOINT or not frame.flags & KEY:
         return False
-    record = payloads.decode_checkpoint(log.path, frame, None, log.codec.unpack)
-    starts: set[int] = set()
-    no_bases: dict[int, delta.Value] = {}
-    for entry in record.entries:
-        if entry is None or delta.names_base(entry):
-            continue
-        value = delta.decode_entry(entry, frame.offset, no_bases.__getitem__)
-        starts.update(value.pieces[::2])
-    return all(start in starts for start in data_starts)
+    table = log.packed.build(payloads.decode_checkpoint(log.path, frame, None, log.codec.unpack))
+    named = {start for value in table.values.values() for start in value.pieces[::2]}
+    return named.issuperset(data_starts)
 
 
 def require_keys(key_ring: KeyRing | None) -> KeyRing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
@@ -578,13 +579,14 @@ def _check_fields(stored: StoredCheckpoint) -> None:
     """
     # Nearly all checkpoints have four strings: this is part of every put. Subclasses of str are accepted, too.
     if not (stored.id.__class__ is stored.node.__class__ is stored.next.__class__ is stored.parent.__class__ is str):
-        required: tuple[tuple[str, object], ...] = (("id", stored.id), ("node_id", stored.node))
-        optional: tuple[tuple[str, object], ...] = (("next_node_id", stored.next), ("parent_id", stored.parent))
-        for name, value in required:
-            if not isinstance(value, str):
-                raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
-        for name, value in optional:
-            if not isinstance(value, str | None):
-                raise CheckpointSerializationError(name, type(value).__name__, "it must be a string or None")
+        _check_field("id", stored.id, str, "a string")
+        _check_field("node_id", stored.node, str, "a string")
+        _check_field("next_node_id", stored.next, (str, NoneType), "a string or None")
+        _check_field("parent_id", stored.parent, (str, NoneType), "a string or None")
     if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
+
+
+def _check_field(name: str, value: object, kind: type | tuple[type, ...], described: str) -> None:
+    if not isinstance(value, kind):
+        raise CheckpointSerializationError(name, type(value).__name__, f"it must be {described}")

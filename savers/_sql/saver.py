@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
+    from graphkit import CheckpointInfo
     from graphkit.abc import RotationReport, VerifyReport
     from graphkit.saver_kit import Progress
     from savers._cipher import KeyRing
@@ -250,7 +251,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         If the history has tags, or a checkpoint was replaced, all records are read.
         """
 
-        def read(log: RowLog) -> HistorySummary | None:
+        def read(log: RowLog) -> tuple[CheckpointInfo, int, tuple[str, ...], Mapping[str, Any]] | None:
             latest = log.history.find_latest()
             if latest is None or log.frames.is_scattered or log.history.index is not None:
                 return None
@@ -262,9 +263,11 @@ class SqlSaver(LogSaver[RowLogBytes]):
             writes: Mapping[str, Any] = {}
             if info.stopped:
                 writes = log.read_writes(latest)
-            return self._make_summary(info, count, (), writes)
+            return info, count, (), writes
 
-        return self.read_log(config, read, None) or super().summary(config)
+        found = self.read_log(config, read, None)
+        # The log is free again, for this looks into other histories.
+        return super().summary(config) if found is None else self._make_summary(*found)
 
     # Threads
 

@@ -49,8 +49,10 @@ def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, config):
     for checkpoint in grow(3000):
         saver.put(config, checkpoint)
     assert saver.size("t") <= 900_000
-    fresh = opener()
+    io = CountingIO()
+    fresh = opener(io=io)
     assert fresh.get(config).state == checkpoint.state
+    assert io.calls.count("read") < 32, "its bytes are found by at most 16 keyframes"
     listed = fresh.list(config)
     assert len(listed) == 3000
     messages = [f"{n:0200}" for n in range(3000)]

@@ -87,12 +87,7 @@ def test_the_header_is_as_specified(opener, config):
         "<8sHHIIIQQ16sII", data
     )
     assert magic == b"\x89GKL\r\n\x1a\n"
-    assert major == 2
-    assert minor == 1
-    assert flags == 0
-    assert zero == 0
-    assert zero2 == 0
-    assert generation == 1
+    assert (major, minor, flags, zero, zero2, generation) == (2, 1, 0, 0, 0, 1)
     assert digest == blake2b(b"t").digest()[:16]
     assert check == crc32(data[:60])
     assert created > 0
@@ -179,6 +174,7 @@ def test_the_directory_of_a_thread_is_all_that_it_needs(opener, tmp_path):
     shutil.copytree(root, moved)
     for place in (root, moved):
         fresh = opener(place)
+        assert fresh.verify().ok
         assert list(fresh.threads()) == ["First", "third"]
         assert fresh.get(RunnableConfig("second")) is None
         first = RunnableConfig("First")
@@ -267,25 +263,12 @@ def test_any_other_content_is_noticed_and_closes_nothing(marked):
         expect_noticed_and_repaired(marked.parent)
 
 
-def test_a_marker_that_is_missing_costs_nothing(marked):
-    marked.unlink()
-    assert expect_open(marked.parent).ok
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"format": 3, "store": "%s", "more": 1}\n',
-        b'{"format": 12, "store": "%s"}\n',
-        b'{"format": 3, "store": "%s"}\n',
-    ],
-    ids=["more fields", "two digits", "as version 2"],
-)
-def test_a_newer_store_is_refused_by_all_and_its_marker_stays(tmp_path, line):
+@pytest.mark.parametrize(("major", "more"), [(3, b', "more": 1'), (12, b""), (3, b"")])
+def test_a_newer_store_is_refused_by_all_and_its_marker_stays(tmp_path, major, more):
     root = tmp_path / "store"
     old = FileSystemSaver(root, fsync="never")
     old.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
-    line %= b"0" * 36
+    line = b'{"format": %d, "store": "%s"%s}\n' % (major, b"0" * 36, more)
     marker = root / "graphkit.store"
     newer = line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
     marker.write_bytes(newer)

@@ -84,11 +84,6 @@ def test_one_sync_covers_the_writes_and_the_put(saver, io, monkeypatch):
     assert saver.get_writes(ROOT.with_check_point_id("a")) == {"w0": 1, "w1": 1}
 
 
-def test_writes_that_no_put_follows_are_synced_after_the_wait(saver, io):
-    write(saver)
-    assert io.calls.count("fdatasync") == 1
-
-
 def test_a_caller_that_puts_only_after_its_writes_rarely_waits(saver, io, monkeypatch):
     set_longest_wait(monkeypatch, 0)
     waits = []

@@ -6,7 +6,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from psycopg_pool import ConnectionPool
@@ -22,13 +22,13 @@ from graphkit.errors import (
 )
 from graphkit.registry import get_saver
 from graphkit.testing import made
-from savers import PostgresSaver
+from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import every_store, fill, put, run_sql
 from tests.support.checkpoints import list_ids, list_states
 from tests.support.client import start_client
 from tests.support.databases import OutcomeUnknownError, limit_read
 from tests.support.forked import run_in_child
-from tests.support.graphs import make_chain
+from tests.support.graphs import asking, make_chain
 from tests.support.logs import limit_cache
 
 # Since 3.12 a fork beside other threads warns; that it may still happen is what is tested here.
@@ -317,6 +317,22 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
     assert sum(sizes) <= 200_000
     for thread in threads:
         assert saver.get(thread).state["n"] == 11
+
+
+def test_a_summary_holds_no_history_while_it_looks_into_nested_ones(tmp_path):
+    """Else summaries of a history and of a nested one wait for each other for ever."""
+
+    def find_interrupts(_):
+        reader = Thread(target=saver.get, args=[T], daemon=True)
+        reader.start()
+        reader.join(5)
+        assert not reader.is_alive()
+        return []
+
+    with SqliteSaver(tmp_path / "runs.db") as saver:
+        make_chain(inner=make_chain(ask=asking("?")).compile()).compile(checkpoint_saver=saver).invoke({}, T)
+        saver.interrupts = find_interrupts
+        assert saver.summary(T).checkpoints == 1
 
 
 @pytest.mark.requirement("G35", "P3")

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from savers._filesystem import catalog, layout
-from savers._filesystem.io import FileIO as FileIO
+from savers._filesystem import layout
+from savers._filesystem.io import DirectoryGuard, FileIO as FileIO
 from savers._log.frame import HEADER_SIZE as HEADER_SIZE, WRITE
 from savers._log.log import SMALL_STATE as SMALL_STATE
 from savers.langgraph import entry_log, saver as langgraph_saver
@@ -24,7 +24,7 @@ def find_write_lock(directory, thread_id):
 
 def set_listed_directories(monkeypatch, names):
     """Let the listings of a FileSystemSaver find these directories of threads, whatever there is by now."""
-    monkeypatch.setattr(catalog, "find_directories", lambda _: catalog.ThreadDirectories(names, set()))
+    monkeypatch.setattr(DirectoryGuard, "entries", lambda *_: [(name, True) for name in names])
 
 
 def rewrite_short_logs(monkeypatch):

@@ -518,6 +518,24 @@ def test_a_watch_reports_a_copy_when_it_has_ended(tmp_path, kind):
         assert seen == ["running", "running", "finished"]
 
 
+@pytest.mark.parametrize("latest", [False, True])
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_a_watch_that_begins_during_a_fork_reports_its_end_and_no_delete(tmp_path, kind, latest):
+    watches = []
+
+    def begin(saver):
+        watches.append(saver.watch(NEW, latest=latest, interval=0.001))
+        assert (watches[-1].get(0.1) is not None) is latest
+
+    with open_kind(kind, tmp_path) as saver:
+        run_until(saver, "t", "finished")
+        with patch.object(type(saver), "flush", begin):
+            operations.fork(saver, "t", "new")
+        with watches[1], watches[0] as changes:
+            while changes.get(60).checkpoint.status != "finished":
+                pass
+
+
 class DecodingOnFirstUse(ListingSaver):
     """A saver whose states are decoded when they are first read, from a store that a release empties."""
 

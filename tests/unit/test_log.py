@@ -30,25 +30,12 @@ def put(log, **state):
     log.writer.put(Checkpoint(node_id="n", next_node_id="m", state=state), None)
 
 
-def list_states(log):
-    assert log.refresh()
-    return [log.load_state(stored) for stored in log.history.load_index().checkpoints]
-
-
 def test_a_writer_goes_on_with_what_another_has_written(log):
     """Else a history to which each process adds one checkpoint would never have a second keyframe."""
     for number in range(60):
         put(log, n=number, items=[*range(number)])
         log = open_again(log)
         assert log.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
-
-
-def test_a_reader_follows_a_writer(log):
-    put(log, n=0)
-    reader = open_again(log)
-    for number in range(1, 4):
-        put(log, n=number)
-        assert list_states(reader) == [{"n": each} for each in range(number + 1)]
 
 
 @pytest.mark.parametrize("window", [64, 200, 1 << 12])

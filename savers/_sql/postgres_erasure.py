@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from savers._sql.postgres_server import BEGIN
+from savers._sql.postgres_server import BEGIN, PostgresServer
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
 from savers._threads import Backoff
 
 if TYPE_CHECKING:
-    from savers._sql.database import Parameters, TableNames
+    from savers._sql.database import Parameters
 
 _SELECT_RUNNING: Final = """
     SELECT 'process ' || pid FROM pg_catalog.pg_stat_activity
@@ -58,15 +58,15 @@ _PLACEHOLDERS: Final = (
 _STATISTICS: Final = "pg_catalog.pg_statistic"
 
 
-def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, timeout: float) -> list[str]:
+def rewrite_tables(session: PostgresSession, server: PostgresServer) -> list[str]:
     """Rewrite the tables that tell of threads without their deleted rows; return why bytes of these are left.
 
     Args:
         session: a connection that is used for nothing else.
-        names: the tables.
-        schema: their schema.
-        timeout: seconds to wait for transactions that began earlier, and for standbys.
+        server: the tables; waits for transactions that began earlier, and for standbys, for its `lock_timeout`.
     """
+    names = server.names
+    timeout = server.lock_timeout
     # The tables may be large, and the role may have a limit for its other statements.
     session.run("SET statement_timeout = 0")
     reasons: list[str] = []
@@ -79,7 +79,7 @@ def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, tim
         found = ", ".join(old)
         reasons.append(f"transactions that began earlier may keep deleted rows: end them, and erase again ({found})")
     tables = [names.records, names.histories, names.run_locks, names.watchers]
-    if session.run(_SELECT_SAMPLED, (schema,))[0]:
+    if session.run(_SELECT_SAMPLED, (server.schema,))[0]:
         tables.append(_STATISTICS)
         session.run(BEGIN)
         try:

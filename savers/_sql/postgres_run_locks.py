@@ -24,7 +24,7 @@ from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
 from savers._sql.columns import encode_text
 from savers._sql.database import Row, RunLocks, WakeUp
-from savers._sql.postgres_server import BUSY, PostgresServer, PostgresTables
+from savers._sql.postgres_server import BUSY, PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
 from savers._sql.statements import name_token_sequence
 from savers._threads import Backoff
@@ -67,29 +67,21 @@ class _HeldLock:
 class PostgresRunLocks(RunLocks):
     """The run locks of one schema."""
 
-    def __init__(
-        self,
-        server: PostgresServer,
-        tables: PostgresTables,
-        read: Callable[[str, tuple[object, ...]], list[Row]],
-        lease: float,
-    ) -> None:
+    def __init__(self, server: PostgresServer, read: Callable[[str, tuple[object, ...]], list[Row]]) -> None:
         """Prepare; the first lock connects.
 
         Args:
             server: the server.
-            tables: the tables of the schema.
             read: executes a statement on another connection; creates the tables if necessary.
-            lease: seconds after which the lock of a paused process is lost.
         """
         self._server = server
         self._read = read
-        self._lease = lease
-        self._microseconds = round(lease * 1_000_000)
+        self._lease = server.lease
+        self._microseconds = round(server.lease * 1_000_000)
         # The key of the advisory lock of token 0. Keys are signed numbers of 64 bits, which a token must not overflow.
-        self._key = tables.make_advisory_key("run lock") >> 1
-        self._table = tables.names.run_locks
-        self._sequence = name_token_sequence(tables.names)
+        self._key = server.make_advisory_key("run lock") >> 1
+        self._table = server.names.run_locks
+        self._sequence = name_token_sequence(server.names)
         self._lent: dict[str, int] = {}
         """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()

@@ -155,7 +155,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
     ) -> int:
         """As `_rewrite_log`, of the live history (version 0) or of a released one."""
         log = self._store.shared_log(thread_id, namespace, version)
-        self._store.mark.set()
+        self._store.mark_sealed()
 
         def rewrite(transaction: Transaction) -> int | None:
             # Writers insert where they believe the log to end, without a lock. The lock of the history's row makes them
@@ -318,7 +318,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _copy_thread(self, source_id: str, target_id: str) -> None:
         namespaces = check_copy(self, source_id, target_id)
-        self._store.mark.set()
+        self._store.mark_sealed()
 
         def copy(transaction: Transaction) -> None:
             self._lock_token(transaction, target_id)

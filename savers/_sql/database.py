@@ -408,9 +408,6 @@ class ChangeSource(ABC):
 class Transaction(ABC):
     """An open transaction. Its statements take effect together, or not at all."""
 
-    row_count: int = 0
-    """How many rows the last statement inserted, changed or deleted."""
-
     @abstractmethod
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement, and return its rows.
@@ -433,7 +430,7 @@ class Transaction(ABC):
         """Tell watchers at the commit that a history of the thread has ended or was rewritten."""
 
     def notify_status(self, thread_id: str) -> None:  # noqa: B027 - watchers of SQLite see every row that is inserted
-        """Tell watchers at the commit that the status of a history of the thread has changed."""
+        """Tell watchers at the commit that a history of the thread, and perhaps its status, has changed."""
 
 
 class Integrity:

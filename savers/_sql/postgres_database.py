@@ -258,12 +258,11 @@ class _PostgresTransaction(Transaction):
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         with self._server.explained("write"):
-            rows, self.row_count = self._session.run(sql, parameters)
-        return rows
+            return self._session.run(sql, parameters)[0]
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         with self._server.explained("write"):
-            self.row_count = self._session.run_many(sql, rows)
+            self._session.run_many(sql, rows)
 
     def notify(self, thread_id: str) -> None:
         expression, parameters = self._changes.make_notification(thread_id)

@@ -172,14 +172,13 @@ class PostgresSession:
             raise psycopg.errors.error_from_result(result)
         return result
 
-    def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
-        """Execute a statement for each row of parameters, in few round trips; return how many it changed."""
+    def run_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Execute a statement for each row of parameters, in few round trips."""
         try:
             self._cursor.executemany(translate_placeholders(sql), rows)
         except psycopg.Error as error:
             self._raise_if_lost(error)
             raise
-        return self._cursor.rowcount
 
     def commit(self) -> bool:
         """Commit; return False if the server has rolled back instead, because of an earlier error."""

@@ -22,7 +22,7 @@ from savers._sql.database import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Transaction
+    from savers._sql.database import Row, Transaction
     from savers._sql.row_store import RowStore
 
 NEW: Final = 0
@@ -297,11 +297,19 @@ class RowInserter:
             is_held=commit.token is not None,
             notification=notification,
         )
-        found = self._database.write_returning(sql, parameters)
-        if not found:
+        return self._find_written(commit, self._database.write_returning(sql, parameters))
+
+    def _find_written(self, commit: Commit, found: Sequence[Row]) -> int:
+        """Return the number of the history that a statement has inserted or changed.
+
+        Raises:
+            StaleLogError, CheckpointKeyError: it has found that it may not.
+        """
+        if found:
+            return int(found[0][0])
+        if commit.history == NEW:
             self._store.check_may_begin_plain()
-            raise StaleLogError
-        return int(found[0][0])
+        raise StaleLogError
 
     def _list_history_values(self, commit: Commit) -> tuple[Any, ...]:
         """Return the values of the columns of a history that is inserted."""
@@ -318,19 +326,13 @@ class RowInserter:
         statements = self._statements
         if commit.token is not None and not transaction.execute(statements.lock_token, (self.key[0], commit.token)):
             raise StaleLogError
-        history = commit.history
-        if history == NEW:
+        if commit.history == NEW:
             sql = statements.begin_plain_history if self._begins_plain else statements.insert_history
-            inserted = transaction.execute(sql, self._list_history_values(commit))
-            if not inserted:
-                self._store.check_may_begin_plain()
-                raise StaleLogError
-            ((history,),) = inserted
+            parameters = self._list_history_values(commit)
         else:
-            parameters = (*self._list_changes(commit), *self._notify)
-            transaction.execute(statements.update_history_and_notify, parameters)
-            if not transaction.row_count:
-                raise StaleLogError
+            sql = statements.update_history
+            parameters = self._list_changes(commit)
+        history = self._find_written(commit, transaction.execute(sql, parameters))
         rows = [(*self._list_values(row), history) for row in commit.rows]
         if commit.size < _MOST_COMBINED_SIZE:
             transaction.execute_many(statements.insert_records, rows)
@@ -342,6 +344,5 @@ class RowInserter:
             terms = [(term, history) for row in commit.rows for term in row.terms]
             if terms:
                 transaction.execute_many(statements.insert_terms, terms)
-        if commit.after.status != commit.before.status:
-            transaction.notify_status(self._owner[0])
-        return int(history)
+        transaction.notify_status(self._owner[0])
+        return history

@@ -305,8 +305,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 since = _in_microseconds(idle_since)
                 if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
                     return False
-            transaction.execute(statements.delete_thread, (encoded,))
-            had_content = transaction.row_count > 0
+            had_content = bool(transaction.execute(statements.delete_thread, (encoded,)))
             if not had_content:
                 self._database.integrity.check_absence(encoded)
             transaction.notify(thread_id)

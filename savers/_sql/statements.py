@@ -219,7 +219,6 @@ class Statements:
 
         # Appending to one history
 
-        notify = database.changes.notify_clause
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
@@ -230,7 +229,7 @@ class Statements:
 
         def insert_if(source: str) -> str:
             sql = dialect.insert_if.format(records=records, columns=columns, values=values, source=source)
-            return f"{sql}{notify}"
+            return f"{sql}{database.changes.notify_clause}"
 
         known_history = f"{histories} AS h JOIN {records} AS p ON {known}"
         is_live = f"h.history = ? AND h.version = 0 AND {is_absent}"
@@ -261,7 +260,7 @@ class Statements:
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
-        self.update_history_and_notify = f"{self._update_history}{notify}"
+        self.update_history = f"{self._update_history} RETURNING history"
         self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
@@ -288,7 +287,7 @@ class Statements:
         self.lock_history = f"SELECT h.history, h.released FROM {histories} AS h WHERE {owner}{locks}"
         self.select_last_version = f"SELECT max(version) FROM {histories} WHERE thread = ?"
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
-        self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"
+        self.delete_thread = f"DELETE FROM {histories} WHERE thread = ? RETURNING history"
         self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = ?"
         last_written = f"coalesce((SELECT r.written {last_row}), h.created)"
         written = f"max({last_written}) < ? AND coalesce(max(h.released), 0) < ?"

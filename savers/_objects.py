@@ -108,8 +108,11 @@ class Bucket:
             entries = self._fs.ls(self._path(directory), detail=True)
         found: list[tuple[str, int | None]] = []
         for entry in entries:
-            length = None if entry["type"] == "directory" else entry["size"] or 0
-            found.append((entry["name"].rstrip("/").rpartition("/")[2], length))
+            _, _, name = entry["name"].rstrip("/").rpartition("/")
+            length: int | None = None
+            if entry["type"] != "directory":
+                length = entry["size"] or 0
+            found.append((name, length))
         # By the names alone: an object and a directory may have the same one.
         return sorted(found, key=itemgetter(0))
 

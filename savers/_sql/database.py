@@ -62,7 +62,7 @@ def make_table_error(path: str, message: str) -> CheckpointFormatError:
 
 
 class TableNames(NamedTuple):
-    """The names of the tables as SQL identifiers, quoted where that is necessary."""
+    """The names of the tables as SQL identifiers, quoted."""
 
     histories: str
     records: str
@@ -71,6 +71,8 @@ class TableNames(NamedTuple):
     meta: str
     watchers: str
     """Only on PostgreSQL: who must be told of puts."""
+    run_locks_token: str
+    """Only on PostgreSQL: the sequence that numbers the run locks."""
 
 
 def quote_name(name: str) -> str:
@@ -307,12 +309,8 @@ class ChangeSource(ABC):
     """Watches one database in a thread of execution, while there are listeners; and how writers notify them."""
 
     notify_clause = ""
-    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
-    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
-
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
-        """Return the parameters of `notify_clause` for an encoded thread id."""
-        return ()
+    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes the
+    encoded id of the thread. On SQLite it is empty, and takes nothing: watchers see every commit."""
 
     def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
         """Return an expression that notifies as `Transaction.notify` does, and its parameters.

@@ -66,9 +66,6 @@ class PostgresChanges(ChangeSource):
         self._watchers: dict[ChangeListener, int] = {}
         """The keys of the entries of the listeners."""
 
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:
-        return (thread,)
-
     def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
         thread = encode_text(thread_id)
         expression = (

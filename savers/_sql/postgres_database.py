@@ -129,8 +129,6 @@ class PostgresDatabase(Database):
         return self._write(lambda session: session.run(sql, parameters)[0])
 
     def _write(self, run: Callable[[PostgresSession], _Result]) -> _Result:
-        if threading.get_ident() in self._in_transaction:
-            raise RuntimeError("a transaction of this thread of execution is open")
         try:
             return self._run_on_session(run, "write")
         except LostError as error:
@@ -139,8 +137,6 @@ class PostgresDatabase(Database):
 
     def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
         ident = threading.get_ident()
-        if ident in self._in_transaction:
-            raise RuntimeError("a transaction of this thread of execution is open")
 
         def transact(session: PostgresSession) -> _Result:
             try:
@@ -197,6 +193,8 @@ class PostgresDatabase(Database):
 
     def _use_session(self, use: Callable[[PostgresSession], _Result]) -> _Result:
         """Call a function with a connection, which is given back whatever interrupts it."""
+        if threading.get_ident() in self._in_transaction:
+            raise RuntimeError("a transaction of this thread of execution is open")
         connections = self._connections or self._open_connections()
         loan = connections.take()
         try:

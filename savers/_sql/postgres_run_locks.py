@@ -26,7 +26,6 @@ from savers._sql.columns import encode_text
 from savers._sql.database import Row, RunLocks, WakeUp
 from savers._sql.postgres_server import BUSY, PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
-from savers._sql.statements import name_token_sequence
 from savers._threads import Backoff
 
 _LOGGER: Final = getLogger("graphkit")
@@ -81,7 +80,7 @@ class PostgresRunLocks(RunLocks):
         # The key of the advisory lock of token 0. Keys are signed numbers of 64 bits, which a token must not overflow.
         self._key = server.make_advisory_key("run lock") >> 1
         self._table = server.names.run_locks
-        self._sequence = name_token_sequence(server.names)
+        self._sequence = server.names.run_locks_token
         self._lent: dict[str, int] = {}
         """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()

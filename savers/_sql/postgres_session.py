@@ -319,10 +319,9 @@ def name_database(parameters: Mapping[str, Any]) -> tuple[str, str, str]:
             options[name] = str(value)
     user = options.get("user", "")
     hosts = options.get("host") or options.get("hostaddr") or "localhost"
-    ports = options["port"].split(",")
-    pairs = zip(hosts.split(","), itertools.cycle(ports), strict=False)
-    servers = ",".join(f"{host}:{port}" for host, port in pairs)
-    return user, servers, options.get("dbname") or user
+    ports = itertools.cycle(options["port"].split(","))
+    servers = [f"{host}:{next(ports)}" for host in hosts.split(",")]
+    return user, ",".join(servers), options.get("dbname") or user
 
 
 def connect(parameters: Mapping[str, Any]) -> PostgresSession:

@@ -115,8 +115,8 @@ class RowInserter:
         self._statements = store.statements
         self._owner = owner
         self.key: Final = (encode_text(owner[0]), encode_text(owner[1]), version)
-        self._notify: Final = store.database.changes.notify_parameters(self.key[0])
-        """The parameters that notify the watches of the thread."""
+        self._notified = self.key[:1] if store.database.changes.notify_clause else ()
+        """The parameter with which a put's statement notifies the watches of the thread."""
         self._begins_plain = store.key_ring is None and version == 0
         """Whether a sealed store refuses a new history: a plain one that does not take the place of another one."""
         self.transaction: Transaction | None = None
@@ -267,7 +267,7 @@ class RowInserter:
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
             parameters += (commit.token,)
-        if not self._database.write(sql, (*parameters, *self._notify)):
+        if not self._database.write(sql, (*parameters, *self._notified)):
             raise StaleLogError
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:

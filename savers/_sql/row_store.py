@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointKeyError
-from savers._log.catalogue import Head, LogCatalogue
+from savers._log.catalogue import Head, LogCatalogue, LogKey
 from savers._log.log import Log
 from savers._sql.columns import SEALED_TERM, decode_id, decode_row, decode_text, encode_text, is_cut, list_search_terms
 from savers._sql.row_log_bytes import RowLogBytes
 from savers._sql.statements import SEAL_MARK, Statements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from graphkit.saver_kit import Codec
@@ -120,8 +120,13 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     # Listing
 
+    def list_logs(self, thread_id: str | None) -> Iterator[LogKey]:
+        for row in self.list_histories(thread_id):
+            _, owner, namespace, version = read_history_row(row)
+            yield owner, namespace, version
+
     def list_namespaces(self, thread_id: str) -> list[str]:
-        return self.list_version_namespaces(thread_id, 0)
+        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id))
 
     def list_threads(self, *, released: bool) -> list[str]:
         sql = self.statements.select_all_threads if released else self.statements.select_threads
@@ -147,12 +152,6 @@ class RowStore(LogCatalogue[RowLogBytes]):
         """Return the threads with a history whose latest checkpoint waits for an answer."""
         return _decode_rows(self._read_of_all(self.statements.select_waiting))
 
-    def list_versions(self, thread_id: str) -> list[int]:
-        return [version for (version,) in self._read_of_thread(self.statements.select_versions, thread_id)]
-
-    def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
-        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id, version))
-
     def list_histories(self, thread_id: str | None) -> list[Row]:
         """Return the histories of one thread, or of all threads (None), also released ones.
 
@@ -169,9 +168,9 @@ class RowStore(LogCatalogue[RowLogBytes]):
         self.database.integrity.check_absence(None)
         return rows
 
-    def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
+    def _read_of_thread(self, sql: str, thread_id: str) -> list[Row]:
         thread = encode_text(thread_id)
-        rows = self.database.read(sql, (thread, *parameters))
+        rows = self.database.read(sql, (thread,))
         if not rows:
             self.database.integrity.check_absence(thread)
         return rows

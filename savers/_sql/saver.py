@@ -31,7 +31,7 @@ from savers._options import Fsync, parse_fsync, parse_lease, parse_lock_timeout
 from savers._sql.columns import decode_row, encode_text
 from savers._sql.database import DatabaseDamagedError
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
-from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
+from savers._sql.row_store import REWRITTEN, RowLog, RowStore
 from savers._threads import WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
@@ -111,6 +111,12 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def describe(self) -> str:
         return self._database.path
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
 
     # The protocols of LogSaver
 
@@ -415,7 +421,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         key_ring = require_keys(self._store.key_ring)
         thread_id = resolve_optional(thread)
-        thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
+        thread_ids = dict.fromkeys(owner for owner, _, _ in self._store.list_logs(thread_id))
         try:
             return self._rotate_threads(
                 list(thread_ids),
@@ -427,9 +433,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
             # Also if a key of some threads is missing: the others are done.
             self._database.empty_log()
 
-    def _list_histories(self, thread_id: str | None) -> list[HistoryRow]:
-        return [read_history_row(row) for row in self._store.list_histories(thread_id)]
-
     def _rotate_thread(self, thread_id: str, key_ring: KeyRing) -> RotationReport:
         from graphkit.abc import RotationReport
         from savers._log.rewriter import needs_rotation
@@ -438,7 +441,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         erased: list[str] = []
         # The released ones are listed when the live ones are done: one of these may have become a version meanwhile.
         for is_released in (False, True):
-            for _, _, namespace, version in self._list_histories(thread_id):
+            for _, namespace, version in self._store.list_logs(thread_id):
                 if bool(version) is not is_released:
                     continue
                 name = describe_history((thread_id, namespace), version)
@@ -494,6 +497,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store.logs.close()
         self._database.close()
 
+    checkOptions = check_options
     eraseDeleted = erase_deleted
 
 
@@ -553,14 +557,6 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
-    checkOptions = check_options
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process.
@@ -636,14 +632,6 @@ class PostgresSaver(SqlSaver):
             lock_timeout=lock_timeout,
             cipher=cipher,
         )
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
-    checkOptions = check_options
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.

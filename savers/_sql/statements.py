@@ -56,11 +56,6 @@ def is_current(version: object, path: str) -> bool:
     return True
 
 
-def name_token_sequence(names: TableNames) -> str:
-    """Return the name of the sequence that numbers the run locks on PostgreSQL."""
-    return f'{names.run_locks[:-1]}_token"'
-
-
 def create_tables(execute: Callable[[str, Parameters], object], names: TableNames, dialect: Dialect) -> None:
     """Create the tables; the caller excludes other processes.
 
@@ -113,7 +108,6 @@ def create_tables(execute: Callable[[str, Parameters], object], names: TableName
         *(
             statement.format(
                 **names._asdict(),
-                run_locks_token=name_token_sequence(names),
                 records_terms=_index(names.records, "terms"),
                 terms_history=_index(names.terms, "history"),
             )
@@ -272,14 +266,11 @@ class Statements:
         has_checkpoints = "status IS NOT NULL"
         self.select_namespaces = (
             f"SELECT namespace, long_namespace FROM {histories}"
-            f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
+            f" WHERE thread = ? AND version = 0 AND {has_checkpoints} ORDER BY namespace"
         )
         all_threads = f"SELECT DISTINCT thread, long_thread FROM {histories}{dialect.without_index} WHERE"
         self.select_threads = f"{all_threads} version = 0 AND {has_checkpoints} ORDER BY thread"
         self.select_all_threads = f"{all_threads} version >= 0 ORDER BY thread"
-        self.select_versions = (
-            f"SELECT DISTINCT version FROM {histories} WHERE thread = ? AND version > 0 ORDER BY version"
-        )
         self.select_waiting = f"{all_threads} version = 0 AND status = 'interrupted' ORDER BY thread"
         locks = dialect.lock_rows(update="h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"

@@ -118,17 +118,15 @@ class Dialect:
     without_index: str = ""
     """Stands behind a table from which all rows are read, so that a damaged index hides none."""
 
-    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
+    def lock_rows(self, *locks: str) -> str:
         """Return the clause at the end of a SELECT that keeps rows from changing until the commit.
 
         Args:
-            update: the alias of a table whose selected rows the transaction will change.
-            share: the alias of a table whose selected rows must not change at all.
-            key_share: the alias of a table whose selected rows must keep their keys. The version of
-                a history is part of a key.
+            locks: each a kind and the alias of a table: "UPDATE OF h" if the transaction will change the selected
+                rows, "SHARE OF l" if they must not change at all, "KEY SHARE OF h" if they must keep their keys.
+                The version of a history is part of a key.
         """
-        locks = {"UPDATE": update, "SHARE": share, "KEY SHARE": key_share} if self.has_row_locks else {}
-        return "".join(f" FOR {kind} OF {alias}" for kind, alias in locks.items() if alias)
+        return "".join(f" FOR {lock}" for lock in locks if self.has_row_locks)
 
 
 SQLITE: Final = Dialect(

@@ -117,7 +117,7 @@ class PostgresDatabase(Database):
 
     def _read_for_watches(self, sql: str, parameters: Parameters) -> list[Row]:
         """As `read`. After `close`, use a connection that is closed again: a watch may end later."""
-        if self._connections is not None or not self._server.has_tables:
+        if self._connections is not None or not self._server.has_seen_tables:
             return self.read(sql, parameters)
         with closing(self._server.connect()) as session, self._server.explained("read"):
             return session.run(sql, parameters)[0]

@@ -66,7 +66,7 @@ class PostgresServer:
         identity: the schema, whichever user connects to it.
         schema: its name.
         names: the names of its tables.
-        has_tables: whether this object has seen them.
+        has_seen_tables: whether this object has found or created them.
         lock_timeout: seconds to wait for other writers.
         lease: seconds after which the run lock of a paused process is lost.
         transaction_settings: a statement for a transaction on a connection that is not our own.
@@ -79,7 +79,7 @@ class PostgresServer:
         self.identity = f'schema "{schema}" of {servers}/{name}'
         self.schema = schema
         self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
-        self.has_tables = False
+        self.has_seen_tables = False
         self.lock_timeout = lock_timeout
         self.lease = lease
         self._keeps_sessions = False
@@ -173,15 +173,15 @@ class PostgresServer:
 
     def find_tables(self, *, creates: bool) -> bool:
         """Return whether there are tables; create them before, if that is wanted."""
-        if not self.has_tables:
+        if not self.has_seen_tables:
             with self._connect_to_create() as session:
                 is_there = is_current(self._read_version(session), self.path)
                 if creates and not is_there:
                     self._create_tables(session)
                 # Another thread of execution may have created them since they were looked for.
                 if is_there or creates:
-                    self.has_tables = True
-        return self.has_tables
+                    self.has_seen_tables = True
+        return self.has_seen_tables
 
     @contextmanager
     def _connect_to_create(self) -> Iterator[PostgresSession]:

@@ -143,7 +143,7 @@ class Statements:
         terms = names.terms
         run_locks = names.run_locks
         owner = "h.thread = ? AND h.namespace = ? AND h.version = ?"
-        keeps_keys = dialect.lock_rows(key_share="h")
+        keeps_keys = dialect.lock_rows("KEY SHARE OF h")
 
         # Reading one history
 
@@ -230,23 +230,23 @@ class Statements:
         self.insert_record = insert_if(f"FROM {known_history} WHERE {is_live}{keeps_keys}")
         of_holder = (
             f"FROM {known_history} JOIN {run_locks} AS l ON l.thread = h.thread WHERE {is_live} AND l.token = ?"
-            f"{dialect.lock_rows(share='l', key_share='h')}"
+            f"{dialect.lock_rows('SHARE OF l', 'KEY SHARE OF h')}"
         )
         self.insert_record_of_holder = insert_if(of_holder)
         self._insert_records = f"INSERT INTO {records} ({columns}, history)"
         self.insert_records = f"{self._insert_records} VALUES ({values}, ?)"
         self.insert_terms = f"INSERT INTO {terms} (term, history) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        insert_history = (
+        self._insert_history = (
             f"INSERT INTO {histories}"
             " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
+            f" SELECT {dialect.history_values}"
         )
-        self.insert_history = f"{insert_history} VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
-        self._insert_history_if = f"{insert_history} SELECT {dialect.history_values}"
+        self.insert_history = f"{self._insert_history} RETURNING history"
         marks = f"FROM {names.meta} WHERE {_IS_MARK}"
         self._is_unmarked = f"NOT EXISTS (SELECT 1 {marks})"
         self.select_mark = f"SELECT name {marks} ORDER BY name LIMIT 1"
         self.insert_mark = f"INSERT INTO {names.meta} (name, value) VALUES (?, 1) ON CONFLICT (name) DO NOTHING"
-        self.begin_plain_history = f"{self._insert_history_if} WHERE {self._is_unmarked} RETURNING history"
+        self.begin_plain_history = f"{self._insert_history} WHERE {self._is_unmarked} RETURNING history"
         """Inserts the row of a plain history, unless the store is sealed."""
         self._update_history = (
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
@@ -259,7 +259,7 @@ class Statements:
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
         self.select_token = f"SELECT 1 FROM {run_locks} AS l WHERE l.thread = ? AND l.token = ?"
-        self.lock_token = f"{self.select_token}{dialect.lock_rows(share='l')}"
+        self.lock_token = f"{self.select_token}{dialect.lock_rows('SHARE OF l')}"
 
         # Threads
 
@@ -272,7 +272,7 @@ class Statements:
         self.select_threads = f"{all_threads} version = 0 AND {has_checkpoints} ORDER BY thread"
         self.select_all_threads = f"{all_threads} version >= 0 ORDER BY thread"
         self.select_waiting = f"{all_threads} version = 0 AND status = 'interrupted' ORDER BY thread"
-        locks = dialect.lock_rows(update="h")
+        locks = dialect.lock_rows("UPDATE OF h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
         self.select_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}"
         self.lock_history = f"SELECT h.history, h.released FROM {histories} AS h WHERE {owner}{locks}"
@@ -375,7 +375,7 @@ class Statements:
             conditions.append(self._is_unmarked)
         write_history = f"{self._update_history} AND"
         if is_new:
-            write_history = f"{self._insert_history_if} WHERE"
+            write_history = f"{self._insert_history} WHERE"
         parts.append(f"h AS ({write_history} {' AND '.join(conditions)} RETURNING history)")
         values = ", ".join([f"({self._database.dialect.record_values})"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT v.*, h.history FROM h, (VALUES {values}) AS v)")

@@ -101,7 +101,7 @@ class PostgresDatabase(Database):
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         def run(session: PostgresSession) -> list[Row]:
-            return session.run(sql, parameters)[0]
+            return session.run(sql, parameters)
 
         own = self._in_transaction.get(threading.get_ident())
         if own is not None:
@@ -120,13 +120,13 @@ class PostgresDatabase(Database):
         if self._connections is not None or not self._server.has_seen_tables:
             return self.read(sql, parameters)
         with closing(self._server.connect()) as session, self._server.explained("read"):
-            return session.run(sql, parameters)[0]
+            return session.run(sql, parameters)
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(lambda session: session.write(sql, parameters))
 
     def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        return self._write(lambda session: session.run(sql, parameters)[0])
+        return self._write(lambda session: session.run(sql, parameters))
 
     def _write(self, run: Callable[[PostgresSession], _Result]) -> _Result:
         try:
@@ -256,7 +256,7 @@ class _PostgresTransaction(Transaction):
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         with self._server.explained("write"):
-            return self._session.run(sql, parameters)[0]
+            return self._session.run(sql, parameters)
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         with self._server.explained("write"):

@@ -174,10 +174,10 @@ class PostgresRunLocks(RunLocks):
                     if lock.token is None or session is not locked_on:
                         # A token is worth nothing without its advisory lock, which went with the session: others take
                         # over a row whose lock is free at once.
-                        ((lock.token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))[0]
+                        ((lock.token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))
                         locked_on = session
                     row = (encode_text(thread_id), lock.token, self._microseconds, holder, self._key)
-                    if session.run(_TAKE.format(table=self._table), row)[0]:
+                    if session.run(_TAKE.format(table=self._table), row):
                         self._locks[thread_id] = lock
                         # Ctrl-C may have come before an earlier one was started.
                         if self._thread is None or not self._thread.is_alive():
@@ -315,7 +315,7 @@ class PostgresRunLocks(RunLocks):
         if not waiting:
             return
         lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {self._table} WHERE token = ANY(?)"
-        rows = session.run(lock_again, (self._key, list(waiting)))[0]
+        rows = session.run(lock_again, (self._key, list(waiting)))
         # Those without a row were taken over, which renewing finds out. Others may be refused for a moment: another
         # process looks at the token, or the server has not noticed the end of the old connection yet.
         for lock in waiting.values():
@@ -328,7 +328,7 @@ class PostgresRunLocks(RunLocks):
         if not tokens:
             return
         renew = f"UPDATE {self._table} SET renewed = {_NOW}, expires = {_NOW} + ? WHERE token = ANY(?) RETURNING token"
-        renewed = set(session.run(renew, (self._microseconds, tokens))[0])
+        renewed = set(session.run(renew, (self._microseconds, tokens)))
         for thread_id, lock in self._locks.items():
             if lock.is_lost or (lock.token,) in renewed:
                 continue

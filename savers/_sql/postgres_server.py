@@ -200,7 +200,7 @@ class PostgresServer:
 
     def _read_version(self, session: PostgresSession) -> int | None:
         try:
-            ((version,),) = session.run(select_version(self.names))[0]
+            ((version,),) = session.run(select_version(self.names))
         except PostgresError as error:
             if get_state(error) in _UNDEFINED:
                 return None
@@ -208,7 +208,7 @@ class PostgresServer:
         return version  # type: ignore[no-any-return]
 
     def _create_tables(self, session: PostgresSession) -> None:
-        ((encoding,),) = session.run("SHOW server_encoding")[0]
+        ((encoding,),) = session.run("SHOW server_encoding")
         if encoding != "UTF8":
             reason = f"the encoding is {encoding}; create the database with ENCODING 'UTF8'"
             raise CheckpointStorageError(self.path, "create tables in", reason)
@@ -220,7 +220,7 @@ class PostgresServer:
         ((has_schema, has_meta),) = session.run(
             "SELECT count(*) > 0, to_regclass(?) IS NOT NULL FROM pg_catalog.pg_namespace WHERE nspname = ?",
             (self.names.meta, self.schema),
-        )[0]
+        )
         version = self._read_version(session) if has_meta else None
         if not is_current(version, self.path):
             if not has_schema:
@@ -272,7 +272,7 @@ def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresS
     Raises:
         LostError, psycopg.Error: a connection failed.
     """
-    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")[0]
+    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")
     if process == session.process:
         return False
     channel = f"graphkit_{os.urandom(8).hex()}"
@@ -280,7 +280,7 @@ def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresS
         session.run(f"LISTEN {channel}")
     with closing(connect()) as other:
         notify = "NULL" if is_standby else f"pg_notify('{channel}', '')"
-        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
+        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")
     if other_process == process:
         return True
     if is_standby:

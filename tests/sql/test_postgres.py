@@ -152,7 +152,7 @@ def test_the_connection_of_the_run_locks_may_be_idle(server, schema):
     database = PostgresDatabase(with_setting(server, "idle_session_timeout", "60000"), schema=schema)
     session = database._server.connect()
     try:
-        rows, _ = session.run(
+        rows = session.run(
             "SELECT count(*) FROM pg_settings WHERE name = 'idle_session_timeout' AND setting <> '0' AND ?", (True,)
         )
     finally:

@@ -414,6 +414,14 @@ class Transaction(ABC):
         """
 
     @abstractmethod
+    def change(self, sql: str, parameters: Parameters) -> int:
+        """Execute one statement, and return how many rows it inserted, changed or deleted.
+
+        Raises:
+            CheckpointerError, StaleLogError: as `execute`.
+        """
+
+    @abstractmethod
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         """Execute one statement for each row of parameters; it returns no rows.
 

@@ -258,6 +258,10 @@ class _PostgresTransaction(Transaction):
         with self._server.explained("write"):
             return self._session.run(sql, parameters)
 
+    def change(self, sql: str, parameters: Parameters) -> int:
+        with self._server.explained("write"):
+            return self._session.change(sql, parameters)
+
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         with self._server.explained("write"):
             self._session.run_many(sql, rows)

@@ -140,7 +140,7 @@ class PostgresSession:
             threshold = self.connection.prepare_threshold
             uses = self._uses[sql] = self._uses.get(sql, 0) + 1
             if threshold is None or uses <= threshold:
-                return self._count_changed(sql, parameters)
+                return self.change(sql, parameters)
         pgconn = self.connection.pgconn
         try:
             if name is None:
@@ -158,9 +158,10 @@ class PostgresSession:
         # After a rollback of a transaction that failed, psycopg drops all prepared statements of its connection, ours
         # too. Nothing was executed, so the statement is sent again.
         self._names.clear()
-        return self._count_changed(sql, parameters)
+        return self.change(sql, parameters)
 
-    def _count_changed(self, sql: str, parameters: Parameters) -> int:
+    def change(self, sql: str, parameters: Parameters) -> int:
+        """Execute a statement as `run` does; return how many rows it changed."""
         self.run(sql, parameters)
         return self._cursor.rowcount
 

@@ -326,13 +326,12 @@ class RowInserter:
         statements = self._statements
         if commit.token is not None and not transaction.execute(statements.lock_token, (self.key[0], commit.token)):
             raise StaleLogError
-        if commit.history == NEW:
+        history = commit.history
+        if history == NEW:
             sql = statements.begin_plain_history if self._begins_plain else statements.insert_history
-            parameters = self._list_history_values(commit)
-        else:
-            sql = statements.update_history
-            parameters = self._list_changes(commit)
-        history = self._find_written(commit, transaction.execute(sql, parameters))
+            history = self._find_written(commit, transaction.execute(sql, self._list_history_values(commit)))
+        elif not transaction.change(statements.update_history, self._list_changes(commit)):
+            raise StaleLogError
         rows = [(*self._list_values(row), history) for row in commit.rows]
         if commit.size < _MOST_COMBINED_SIZE:
             transaction.execute_many(statements.insert_records, rows)

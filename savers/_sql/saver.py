@@ -311,7 +311,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 since = _in_microseconds(idle_since)
                 if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
                     return False
-            had_content = bool(transaction.execute(statements.delete_thread, (encoded,)))
+            had_content = transaction.change(statements.delete_thread, (encoded,)) > 0
             if not had_content:
                 self._database.integrity.check_absence(encoded)
             transaction.notify(thread_id)

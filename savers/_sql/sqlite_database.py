@@ -219,6 +219,9 @@ class _SqliteTransaction(Transaction):
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._connection.run(sql, parameters, "write")[0]
 
+    def change(self, sql: str, parameters: Parameters) -> int:
+        return self._connection.run(sql, parameters, "write")[1]
+
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         self._connection.run_many(sql, rows)
 

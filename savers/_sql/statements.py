@@ -248,13 +248,12 @@ class Statements:
         self.insert_mark = f"INSERT INTO {names.meta} (name, value) VALUES (?, 1) ON CONFLICT (name) DO NOTHING"
         self.begin_plain_history = f"{self._insert_history} WHERE {self._is_unmarked} RETURNING history"
         """Inserts the row of a plain history, unless the store is sealed."""
-        self._update_history = (
+        self.update_history = (
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
-        self.update_history = f"{self._update_history} RETURNING history"
         self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
@@ -278,7 +277,7 @@ class Statements:
         self.lock_history = f"SELECT h.history, h.released FROM {histories} AS h WHERE {owner}{locks}"
         self.select_last_version = f"SELECT max(version) FROM {histories} WHERE thread = ?"
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
-        self.delete_thread = f"DELETE FROM {histories} WHERE thread = ? RETURNING history"
+        self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"
         self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = ?"
         last_written = f"coalesce((SELECT r.written {last_row}), h.created)"
         written = f"max({last_written}) < ? AND coalesce(max(h.released), 0) < ?"
@@ -373,7 +372,7 @@ class Statements:
             conditions.append("EXISTS (SELECT 1 FROM l)")
         if is_new and is_plain:
             conditions.append(self._is_unmarked)
-        write_history = f"{self._update_history} AND"
+        write_history = f"{self.update_history} AND"
         if is_new:
             write_history = f"{self._insert_history} WHERE"
         parts.append(f"h AS ({write_history} {' AND '.join(conditions)} RETURNING history)")

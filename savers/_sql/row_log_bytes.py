@@ -246,12 +246,9 @@ class RowLogBytes(LogBytes):
         self.size = size
 
     def refresh(self, end: int) -> Change:
-        database = self._database
-        if database.generation != self._generation:
-            # The numbers of histories of another database mean nothing in this one.
-            return Change.REPLACED
-        found = database.read(self._statements.select_new, (self.size, self.history, self._version))
-        if not found or database.generation != self._generation:
+        found = self._database.read(self._statements.select_new, (self.size, self.history, self._version))
+        # The numbers of histories mean nothing in another database, which the statement may have found.
+        if not found or self._database.generation != self._generation:
             return Change.REPLACED
         rows = [_Row(*row) for row in found]
         if rows[0].frame is not None:

@@ -112,12 +112,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
     def describe(self) -> str:
         return self._database.path
 
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
     # The protocols of LogSaver
 
     def _explain_damage(self, error: CheckpointCorruptionError) -> CheckpointCorruptionError:
@@ -497,7 +491,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store.logs.close()
         self._database.close()
 
-    checkOptions = check_options
     eraseDeleted = erase_deleted
 
 
@@ -557,6 +550,14 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process.
@@ -632,6 +633,14 @@ class PostgresSaver(SqlSaver):
             lock_timeout=lock_timeout,
             cipher=cipher,
         )
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.

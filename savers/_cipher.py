@@ -348,11 +348,7 @@ class KeyRing:
             keys = KeyFile(keys)
         if isinstance(keys, KeyFile):
             keys.read()  # raises at once what is wrong with it
-        if not isinstance(keys, Mapping) and not callable(keys):
-            raise CheckpointerConfigurationError(
-                f"cipher must be a mapping of key ids to keys, a function, the path of a key file or SubjectKeys, "
-                f"not {type(keys).__name__}",
-            )
+        find_key: Callable[[str | None], Any] = keys
         if isinstance(keys, Mapping):
             if not keys:
                 raise CheckpointerConfigurationError("cipher has no key; the first one seals new records")
@@ -362,10 +358,14 @@ class KeyRing:
                 _check_id(key_id)
                 if key != DESTROYED:
                     _check_key(key_id, key)
+            find_key = partial(_find_key, keys)
+        elif not callable(keys):
+            raise CheckpointerConfigurationError(
+                f"cipher must be a mapping of key ids to keys, a function, the path of a key file or SubjectKeys, "
+                f"not {type(keys).__name__}",
+            )
         _import_aesgcm()
-        self._find_key: Callable[[str | None], Any] = keys
-        if isinstance(keys, Mapping):
-            self._find_key = partial(_find_key, keys)
+        self._find_key = find_key
         self._key_for = key_for
         self.cipher: Cipher = keys
         """What opens another saver with the same keys."""

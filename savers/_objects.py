@@ -108,8 +108,11 @@ class Bucket:
             entries = self._fs.ls(self._path(directory), detail=True)
         found: list[tuple[str, int | None]] = []
         for entry in entries:
-            length = None if entry["type"] == "directory" else entry["size"] or 0
-            found.append((entry["name"].rstrip("/").rpartition("/")[2], length))
+            _, _, name = entry["name"].rstrip("/").rpartition("/")
+            length: int | None = None
+            if entry["type"] != "directory":
+                length = entry["size"] or 0
+            found.append((name, length))
         # By the names alone: an object and a directory may have the same one.
         return sorted(found, key=itemgetter(0))
 
@@ -450,12 +453,15 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
     def list_logs(self, thread_id: str | None) -> Iterator[LogKey]:
         threads = self._bucket.list_directories() if thread_id is None else [encode(thread_id)]
         for directory in self._bucket.list_histories(threads):
-            segments = self._bucket.list_logs(directory)
-            # An empty object in the place of the first segment only keeps the name of a log that is gone.
-            logs = [log for log in segments if segments[log][0][1]]
+            logs: list[str] = []
+            for log, segments in self._bucket.list_logs(directory).items():
+                _, first_length = segments[0]
+                # An empty object in the place of the first segment only keeps the name of a log that is gone.
+                if first_length:
+                    logs.append(log)
             if logs:
                 owner = self._identify(directory, logs[0])
-                versions = {0 if log.isdecimal() else int(log[1:]) for log in logs}
+                versions = {0 if log.isdecimal() else int(log.removeprefix("v")) for log in logs}
                 yield from [(*owner, version) for version in versions]
 
     def _identify(self, directory: str, log: str) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def make_table_error(path: str, message: str) -> CheckpointFormatError:
 
 
 class TableNames(NamedTuple):
-    """The names of the tables as SQL identifiers, quoted where that is necessary."""
+    """The names of the tables as SQL identifiers, quoted."""
 
     histories: str
     records: str
@@ -71,6 +71,8 @@ class TableNames(NamedTuple):
     meta: str
     watchers: str
     """Only on PostgreSQL: who must be told of puts."""
+    run_locks_token: str
+    """Only on PostgreSQL: the sequence that numbers the run locks."""
 
 
 def quote_name(name: str) -> str:
@@ -116,17 +118,15 @@ class Dialect:
     without_index: str = ""
     """Stands behind a table from which all rows are read, so that a damaged index hides none."""
 
-    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
+    def lock_rows(self, *locks: str) -> str:
         """Return the clause at the end of a SELECT that keeps rows from changing until the commit.
 
         Args:
-            update: the alias of a table whose selected rows the transaction will change.
-            share: the alias of a table whose selected rows must not change at all.
-            key_share: the alias of a table whose selected rows must keep their keys. The version of
-                a history is part of a key.
+            locks: each a kind and the alias of a table: "UPDATE OF h" if the transaction will change the selected
+                rows, "SHARE OF l" if they must not change at all, "KEY SHARE OF h" if they must keep their keys.
+                The version of a history is part of a key.
         """
-        locks = {"UPDATE": update, "SHARE": share, "KEY SHARE": key_share} if self.has_row_locks else {}
-        return "".join(f" FOR {kind} OF {alias}" for kind, alias in locks.items() if alias)
+        return "".join(f" FOR {lock}" for lock in locks if self.has_row_locks)
 
 
 SQLITE: Final = Dialect(
@@ -307,12 +307,8 @@ class ChangeSource(ABC):
     """Watches one database in a thread of execution, while there are listeners; and how writers notify them."""
 
     notify_clause = ""
-    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
-    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
-
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
-        """Return the parameters of `notify_clause` for an encoded thread id."""
-        return ()
+    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes the
+    encoded id of the thread. On SQLite it is empty, and takes nothing: watchers see every commit."""
 
     def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
         """Return an expression that notifies as `Transaction.notify` does, and its parameters.
@@ -408,9 +404,6 @@ class ChangeSource(ABC):
 class Transaction(ABC):
     """An open transaction. Its statements take effect together, or not at all."""
 
-    row_count: int = 0
-    """How many rows the last statement inserted, changed or deleted."""
-
     @abstractmethod
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement, and return its rows.
@@ -418,6 +411,14 @@ class Transaction(ABC):
         Raises:
             StaleLogError: another writer was faster. End the transaction.
             CheckpointerError: another error. The transaction is rolled back.
+        """
+
+    @abstractmethod
+    def change(self, sql: str, parameters: Parameters) -> int:
+        """Execute one statement, and return how many rows it inserted, changed or deleted.
+
+        Raises:
+            CheckpointerError, StaleLogError: as `execute`.
         """
 
     @abstractmethod
@@ -433,7 +434,7 @@ class Transaction(ABC):
         """Tell watchers at the commit that a history of the thread has ended or was rewritten."""
 
     def notify_status(self, thread_id: str) -> None:  # noqa: B027 - watchers of SQLite see every row that is inserted
-        """Tell watchers at the commit that the status of a history of the thread has changed."""
+        """Tell watchers at the commit that a history of the thread, and perhaps its status, has changed."""
 
 
 class Integrity:

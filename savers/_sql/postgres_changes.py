@@ -42,22 +42,18 @@ _ONLY_READS: Final = {errno.EACCES, errno.EROFS}
 class PostgresChanges(ChangeSource):
     """The changes of one schema, which its writers notify of."""
 
-    def __init__(
-        self, server: PostgresServer, run: Callable[[str, tuple[Any, ...]], Any], schema: str, table: str
-    ) -> None:
+    def __init__(self, server: PostgresServer, run: Callable[[str, tuple[Any, ...]], Any]) -> None:
         """Prepare; the first listener connects.
 
         Args:
             server: the server.
             run: executes a statement as a transaction on another connection, and returns its rows.
-            schema: the schema; each has a channel of its own.
-            table: the table of those who watch.
         """
         super().__init__()
         self._server = server
         self._run = run
-        self.channel = f"graphkit_{blake2b(schema.encode(), digest_size=12).hexdigest()}"
-        self._table = table
+        self.channel = f"graphkit_{blake2b(server.schema.encode(), digest_size=12).hexdigest()}"
+        table = self._table = server.names.watchers
         self.notify_clause = (
             f" RETURNING (SELECT pg_notify('{self.channel}', w.thread) FROM {table} AS w"
             " WHERE w.thread = ? AND w.expires > now() LIMIT 1)"
@@ -69,9 +65,6 @@ class PostgresChanges(ChangeSource):
         self._session: PostgresSession | None = None
         self._watchers: dict[ChangeListener, int] = {}
         """The keys of the entries of the listeners."""
-
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:
-        return (thread,)
 
     def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
         thread = encode_text(thread_id)

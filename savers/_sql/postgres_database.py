@@ -14,7 +14,7 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageErr
 from savers._sql.database import POSTGRES, Database, OutcomeUnknownError, Parameters, Row, Transaction
 from savers._sql.postgres_changes import PostgresChanges
 from savers._sql.postgres_run_locks import PostgresRunLocks
-from savers._sql.postgres_server import BEGIN, RETRIED, PostgresServer, PostgresTables, check_schema
+from savers._sql.postgres_server import BEGIN, RETRIED, PostgresServer, check_schema
 from savers._sql.postgres_session import (
     LostError,
     Pool,
@@ -76,23 +76,18 @@ class PostgresDatabase(Database):
             raise CheckpointerConfigurationError("give either connection_string or pool")
         parameters = find_parameters(connection_string, pool)
         check_schema(schema)
-        self.lock_timeout = lock_timeout
         self._guest: Any = pool
-        self._server = PostgresServer(parameters, schema, lock_timeout=lock_timeout, lease=lease)
-        self.schema = schema
-        self.path = self._server.path
-        self.identity = self._server.identity
+        server = self._server = PostgresServer(parameters, schema, lock_timeout=lock_timeout, lease=lease)
+        self.path = server.path
+        self.identity = server.identity
+        self.names = server.names
+        self.run_locks: PostgresRunLocks = PostgresRunLocks(server, self.read)
+        self.changes: PostgresChanges = PostgresChanges(server, self._read_for_watches)
         self._reset()
-        self.names = self._tables.names
-        self.run_locks: PostgresRunLocks = PostgresRunLocks(self._server, self._tables, self.read, lease)
-        self.changes: PostgresChanges = PostgresChanges(
-            self._server, self._read_for_watches, schema, self.names.watchers
-        )
         super().__init__()
 
     def _reset(self) -> None:
         """Begin without connections."""
-        self._tables = PostgresTables(self._server, self.schema)
         self._mutex = threading.Lock()
         """Guards the next attribute."""
         self._connections: Connections | None = None
@@ -100,13 +95,13 @@ class PostgresDatabase(Database):
         """The connection of each thread of execution that has an open transaction."""
 
     def has_tables(self) -> bool:
-        return self._tables.find(creates=False)
+        return self._server.find_tables(creates=False)
 
     # Statements
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         def run(session: PostgresSession) -> list[Row]:
-            return session.run(sql, parameters)[0]
+            return session.run(sql, parameters)
 
         own = self._in_transaction.get(threading.get_ident())
         if own is not None:
@@ -122,20 +117,18 @@ class PostgresDatabase(Database):
 
     def _read_for_watches(self, sql: str, parameters: Parameters) -> list[Row]:
         """As `read`. After `close`, use a connection that is closed again: a watch may end later."""
-        if self._connections is not None or not self._tables.are_known:
+        if self._connections is not None or not self._server.has_seen_tables:
             return self.read(sql, parameters)
         with closing(self._server.connect()) as session, self._server.explained("read"):
-            return session.run(sql, parameters)[0]
+            return session.run(sql, parameters)
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(lambda session: session.write(sql, parameters))
 
     def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        return self._write(lambda session: session.run(sql, parameters)[0])
+        return self._write(lambda session: session.run(sql, parameters))
 
     def _write(self, run: Callable[[PostgresSession], _Result]) -> _Result:
-        if threading.get_ident() in self._in_transaction:
-            raise RuntimeError("a transaction of this thread of execution is open")
         try:
             return self._run_on_session(run, "write")
         except LostError as error:
@@ -144,8 +137,6 @@ class PostgresDatabase(Database):
 
     def transact(self, work: Callable[[Transaction], _Result]) -> _Result:
         ident = threading.get_ident()
-        if ident in self._in_transaction:
-            raise RuntimeError("a transaction of this thread of execution is open")
 
         def transact(session: PostgresSession) -> _Result:
             try:
@@ -188,7 +179,7 @@ class PostgresDatabase(Database):
         Raises:
             LostError: the connection was lost.
         """
-        deadline = monotonic() + self.lock_timeout
+        deadline = monotonic() + self._server.lock_timeout
 
         def run_patiently(session: PostgresSession) -> _Result:
             while True:
@@ -202,6 +193,8 @@ class PostgresDatabase(Database):
 
     def _use_session(self, use: Callable[[PostgresSession], _Result]) -> _Result:
         """Call a function with a connection, which is given back whatever interrupts it."""
+        if threading.get_ident() in self._in_transaction:
+            raise RuntimeError("a transaction of this thread of execution is open")
         connections = self._connections or self._open_connections()
         loan = connections.take()
         try:
@@ -223,14 +216,14 @@ class PostgresDatabase(Database):
         self.read("SELECT 1")  # creates the tables, if they are missing
         # A connection of our own: VACUUM cannot be in a transaction, and waits longer than other statements.
         with closing(self._server.connect()) as session, self._server.explained("erase what was deleted from"):
-            return rewrite_tables(session, self.names, self.schema, self.lock_timeout)
+            return rewrite_tables(session, self._server)
 
     # Connections
 
     def _open_connections(self) -> Connections:
         with self._mutex:
             if self._connections is None:
-                self._tables.find(creates=True)
+                self._server.find_tables(creates=True)
                 if self._guest is None:
                     self._connections = OwnConnections(self._server)
                 elif is_connection(self._guest):
@@ -263,12 +256,15 @@ class _PostgresTransaction(Transaction):
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         with self._server.explained("write"):
-            rows, self.row_count = self._session.run(sql, parameters)
-        return rows
+            return self._session.run(sql, parameters)
+
+    def change(self, sql: str, parameters: Parameters) -> int:
+        with self._server.explained("write"):
+            return self._session.change(sql, parameters)
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
         with self._server.explained("write"):
-            self.row_count = self._session.run_many(sql, rows)
+            self._session.run_many(sql, rows)
 
     def notify(self, thread_id: str) -> None:
         expression, parameters = self._changes.make_notification(thread_id)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from savers._sql.postgres_server import BEGIN
+from savers._sql.postgres_server import BEGIN, PostgresServer
 from savers._sql.postgres_session import PostgresError, PostgresSession, describe_error
 from savers._threads import Backoff
 
 if TYPE_CHECKING:
-    from savers._sql.database import Parameters, TableNames
+    from savers._sql.database import Parameters
 
 _SELECT_RUNNING: Final = """
     SELECT 'process ' || pid FROM pg_catalog.pg_stat_activity
@@ -58,19 +58,19 @@ _PLACEHOLDERS: Final = (
 _STATISTICS: Final = "pg_catalog.pg_statistic"
 
 
-def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, timeout: float) -> list[str]:
+def rewrite_tables(session: PostgresSession, server: PostgresServer) -> list[str]:
     """Rewrite the tables that tell of threads without their deleted rows; return why bytes of these are left.
 
     Args:
         session: a connection that is used for nothing else.
-        names: the tables.
-        schema: their schema.
-        timeout: seconds to wait for transactions that began earlier, and for standbys.
+        server: the tables; waits for transactions that began earlier, and for standbys, for its `lock_timeout`.
     """
+    names = server.names
+    timeout = server.lock_timeout
     # The tables may be large, and the role may have a limit for its other statements.
     session.run("SET statement_timeout = 0")
     reasons: list[str] = []
-    ((number,),) = session.run("SELECT pg_current_xact_id()::xid::text")[0]
+    ((number,),) = session.run("SELECT pg_current_xact_id()::xid::text")
     # In this order: while a transaction with a lower number is running, others may still take snapshots that do not
     # have what it and later ones have done. Once it has ended, there are only those that were taken before.
     old = _wait(session, _SELECT_RUNNING, (number, number), timeout)
@@ -79,7 +79,7 @@ def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, tim
         found = ", ".join(old)
         reasons.append(f"transactions that began earlier may keep deleted rows: end them, and erase again ({found})")
     tables = [names.records, names.histories, names.run_locks, names.watchers]
-    if session.run(_SELECT_SAMPLED, (schema,))[0]:
+    if session.run(_SELECT_SAMPLED, (server.schema,)):
         tables.append(_STATISTICS)
         session.run(BEGIN)
         try:
@@ -103,7 +103,7 @@ def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, tim
             owner = "the database" if table == _STATISTICS else "the table"
             cause = f"this role does not own {owner}: erase as its owner"
             reasons.append(f"{table} still has what was deleted, because {cause}")
-    ((end,),) = session.run("SELECT pg_current_wal_lsn()::text")[0]
+    ((end,),) = session.run("SELECT pg_current_wal_lsn()::text")
     behind = _wait(session, _SELECT_STANDBYS, (end,), timeout)
     if behind:
         found = ", ".join(behind)
@@ -112,7 +112,7 @@ def rewrite_tables(session: PostgresSession, names: TableNames, schema: str, tim
 
 
 def _find_file(session: PostgresSession, table: str) -> int:
-    ((file,),) = session.run("SELECT pg_relation_filenode(?::text::regclass)", (table,))[0]
+    ((file,),) = session.run("SELECT pg_relation_filenode(?::text::regclass)", (table,))
     return int(file)
 
 
@@ -120,7 +120,7 @@ def _wait(session: PostgresSession, select: str, parameters: Parameters, timeout
     """Repeat a statement until it finds no rows, or until the timeout; return the names that it has found last."""
     backoff = Backoff(timeout)
     while True:
-        names = [name for (name,) in session.run(select, parameters)[0]]
+        names = [name for (name,) in session.run(select, parameters)]
         if not names or backoff.is_over:
             return names
         backoff.wait()

@@ -24,9 +24,8 @@ from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.saver_kit import hold_process_lock, is_process_lock_mine
 from savers._sql.columns import encode_text
 from savers._sql.database import Row, RunLocks, WakeUp
-from savers._sql.postgres_server import BUSY, PostgresServer, PostgresTables
+from savers._sql.postgres_server import BUSY, PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession, get_state
-from savers._sql.statements import name_token_sequence
 from savers._threads import Backoff
 
 _LOGGER: Final = getLogger("graphkit")
@@ -67,29 +66,21 @@ class _HeldLock:
 class PostgresRunLocks(RunLocks):
     """The run locks of one schema."""
 
-    def __init__(
-        self,
-        server: PostgresServer,
-        tables: PostgresTables,
-        read: Callable[[str, tuple[object, ...]], list[Row]],
-        lease: float,
-    ) -> None:
+    def __init__(self, server: PostgresServer, read: Callable[[str, tuple[object, ...]], list[Row]]) -> None:
         """Prepare; the first lock connects.
 
         Args:
             server: the server.
-            tables: the tables of the schema.
             read: executes a statement on another connection; creates the tables if necessary.
-            lease: seconds after which the lock of a paused process is lost.
         """
         self._server = server
         self._read = read
-        self._lease = lease
-        self._microseconds = round(lease * 1_000_000)
+        self._lease = server.lease
+        self._microseconds = round(server.lease * 1_000_000)
         # The key of the advisory lock of token 0. Keys are signed numbers of 64 bits, which a token must not overflow.
-        self._key = tables.make_advisory_key("run lock") >> 1
-        self._table = tables.names.run_locks
-        self._sequence = name_token_sequence(tables.names)
+        self._key = server.make_advisory_key("run lock") >> 1
+        self._table = server.names.run_locks
+        self._sequence = server.names.run_locks_token
         self._lent: dict[str, int] = {}
         """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()
@@ -183,10 +174,10 @@ class PostgresRunLocks(RunLocks):
                     if lock.token is None or session is not locked_on:
                         # A token is worth nothing without its advisory lock, which went with the session: others take
                         # over a row whose lock is free at once.
-                        ((lock.token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))[0]
+                        ((lock.token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))
                         locked_on = session
                     row = (encode_text(thread_id), lock.token, self._microseconds, holder, self._key)
-                    if session.run(_TAKE.format(table=self._table), row)[0]:
+                    if session.run(_TAKE.format(table=self._table), row):
                         self._locks[thread_id] = lock
                         # Ctrl-C may have come before an earlier one was started.
                         if self._thread is None or not self._thread.is_alive():
@@ -324,7 +315,7 @@ class PostgresRunLocks(RunLocks):
         if not waiting:
             return
         lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {self._table} WHERE token = ANY(?)"
-        rows = session.run(lock_again, (self._key, list(waiting)))[0]
+        rows = session.run(lock_again, (self._key, list(waiting)))
         # Those without a row were taken over, which renewing finds out. Others may be refused for a moment: another
         # process looks at the token, or the server has not noticed the end of the old connection yet.
         for lock in waiting.values():
@@ -337,7 +328,7 @@ class PostgresRunLocks(RunLocks):
         if not tokens:
             return
         renew = f"UPDATE {self._table} SET renewed = {_NOW}, expires = {_NOW} + ? WHERE token = ANY(?) RETURNING token"
-        renewed = set(session.run(renew, (self._microseconds, tokens))[0])
+        renewed = set(session.run(renew, (self._microseconds, tokens)))
         for thread_id, lock in self._locks.items():
             if lock.is_lost or (lock.token,) in renewed:
                 continue

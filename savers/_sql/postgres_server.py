@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from hashlib import blake2b
@@ -60,12 +59,16 @@ _LONGEST_DELIVERY: Final = 10.0
 
 
 class PostgresServer:
-    """Connects to the server of one schema, and explains what it refuses.
+    """Connects to the server of one schema, explains what it refuses, and creates the tables.
 
     Attributes:
         path: the schema in messages.
         identity: the schema, whichever user connects to it.
+        schema: its name.
+        names: the names of its tables.
+        has_seen_tables: whether this object has found or created them.
         lock_timeout: seconds to wait for other writers.
+        lease: seconds after which the run lock of a paused process is lost.
         transaction_settings: a statement for a transaction on a connection that is not our own.
     """
 
@@ -74,7 +77,11 @@ class PostgresServer:
         user, servers, name = name_database(parameters)
         self.path = f'schema "{schema}" of {user}@{servers}/{name}'
         self.identity = f'schema "{schema}" of {servers}/{name}'
+        self.schema = schema
+        self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
+        self.has_seen_tables = False
         self.lock_timeout = lock_timeout
+        self.lease = lease
         self._keeps_sessions = False
         """Whether the first connection has shown that a connection keeps its session of the server."""
         # 0 would mean for ever.
@@ -162,36 +169,23 @@ class PostgresServer:
                 return CheckpointStorageError(self.path, operation, reason, advice=advice, option=option)
         return CheckpointStorageError(self.path, operation, f"{message} (SQLSTATE {state or 'unknown'})")
 
+    # Tables
 
-class PostgresTables:
-    """The tables of one schema, which the first use creates.
-
-    Attributes:
-        names: their names.
-        are_known: whether this object has seen them.
-    """
-
-    def __init__(self, server: PostgresServer, schema: str) -> None:
-        self._server = server
-        self._schema = schema
-        self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
-        self.are_known = False
-        self._mutex = threading.Lock()
-
-    def find(self, *, creates: bool) -> bool:
+    def find_tables(self, *, creates: bool) -> bool:
         """Return whether there are tables; create them before, if that is wanted."""
-        with self._mutex:
-            if not self.are_known:
-                with self._connect() as session:
-                    is_there = is_current(self._read_version(session), self._server.path)
-                    if creates and not is_there:
-                        self._create(session)
-                self.are_known = is_there or creates
-            return self.are_known
+        if not self.has_seen_tables:
+            with self._connect_to_create() as session:
+                is_there = is_current(self._read_version(session), self.path)
+                if creates and not is_there:
+                    self._create_tables(session)
+                # Another thread of execution may have created them since they were looked for.
+                if is_there or creates:
+                    self.has_seen_tables = True
+        return self.has_seen_tables
 
     @contextmanager
-    def _connect(self) -> Iterator[PostgresSession]:
-        with closing(self._server.connect()) as session, self._server.explained("create tables in"):
+    def _connect_to_create(self) -> Iterator[PostgresSession]:
+        with closing(self.connect()) as session, self.explained("create tables in"):
             try:
                 yield session
             except PostgresError as error:
@@ -202,23 +196,22 @@ class PostgresTables:
                     f"create them, then grant this role the use of the schema, its tables and its sequences"
                 )
                 missing = OSError(errno.EACCES, reason)
-                raise CheckpointStorageError(self._server.path, "create tables in", missing) from error
+                raise CheckpointStorageError(self.path, "create tables in", missing) from error
 
     def _read_version(self, session: PostgresSession) -> int | None:
         try:
-            ((version,),) = session.run(select_version(self.names))[0]
+            ((version,),) = session.run(select_version(self.names))
         except PostgresError as error:
             if get_state(error) in _UNDEFINED:
                 return None
             raise
         return version  # type: ignore[no-any-return]
 
-    def _create(self, session: PostgresSession) -> None:
-        path = self._server.path
-        ((encoding,),) = session.run("SHOW server_encoding")[0]
+    def _create_tables(self, session: PostgresSession) -> None:
+        ((encoding,),) = session.run("SHOW server_encoding")
         if encoding != "UTF8":
             reason = f"the encoding is {encoding}; create the database with ENCODING 'UTF8'"
-            raise CheckpointStorageError(path, "create tables in", reason)
+            raise CheckpointStorageError(self.path, "create tables in", reason)
         session.run(BEGIN)
         # One process at a time. Before the second one continues, the first has committed.
         session.run("SELECT pg_advisory_xact_lock(?)", (self.make_advisory_key("schema"),))
@@ -226,18 +219,18 @@ class PostgresTables:
         # that nothing else lets it look again after it has waited for the lock.
         ((has_schema, has_meta),) = session.run(
             "SELECT count(*) > 0, to_regclass(?) IS NOT NULL FROM pg_catalog.pg_namespace WHERE nspname = ?",
-            (self.names.meta, self._schema),
-        )[0]
+            (self.names.meta, self.schema),
+        )
         version = self._read_version(session) if has_meta else None
-        if not is_current(version, path):
+        if not is_current(version, self.path):
             if not has_schema:
-                session.run(f"CREATE SCHEMA {quote_name(self._schema)}")
+                session.run(f"CREATE SCHEMA {quote_name(self.schema)}")
             create_tables(session.run, self.names, POSTGRES)
         session.commit()
 
     def make_advisory_key(self, purpose: str) -> int:
         """Return the key of an advisory lock, for one purpose in this schema."""
-        digest = blake2b(f"graphkit {self._schema} {purpose}".encode(), digest_size=8).digest()
+        digest = blake2b(f"graphkit {self.schema} {purpose}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True)
 
 
@@ -279,7 +272,7 @@ def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresS
     Raises:
         LostError, psycopg.Error: a connection failed.
     """
-    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")[0]
+    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")
     if process == session.process:
         return False
     channel = f"graphkit_{os.urandom(8).hex()}"
@@ -287,7 +280,7 @@ def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresS
         session.run(f"LISTEN {channel}")
     with closing(connect()) as other:
         notify = "NULL" if is_standby else f"pg_notify('{channel}', '')"
-        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
+        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")
     if other_process == process:
         return True
     if is_standby:

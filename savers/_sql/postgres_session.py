@@ -110,8 +110,8 @@ class PostgresSession:
             pass
         return False
 
-    def run(self, sql: str, parameters: Parameters = ()) -> tuple[list[Row], int]:
-        """Execute a statement; return its rows, and how many it changed.
+    def run(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Execute a statement; return its rows.
 
         Raises:
             LostError: the connection was lost.
@@ -120,11 +120,10 @@ class PostgresSession:
         cursor = self._cursor
         try:
             cursor.execute(translate_placeholders(sql), parameters)
-            rows = cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             self._raise_if_lost(error)
             raise
-        return rows, cursor.rowcount
 
     def write(self, sql: str, parameters: Parameters) -> int:
         """Execute a statement outside a transaction; return how many rows it changed.
@@ -141,7 +140,7 @@ class PostgresSession:
             threshold = self.connection.prepare_threshold
             uses = self._uses[sql] = self._uses.get(sql, 0) + 1
             if threshold is None or uses <= threshold:
-                return self.run(sql, parameters)[1]
+                return self.change(sql, parameters)
         pgconn = self.connection.pgconn
         try:
             if name is None:
@@ -159,7 +158,12 @@ class PostgresSession:
         # After a rollback of a transaction that failed, psycopg drops all prepared statements of its connection, ours
         # too. Nothing was executed, so the statement is sent again.
         self._names.clear()
-        return self.run(sql, parameters)[1]
+        return self.change(sql, parameters)
+
+    def change(self, sql: str, parameters: Parameters) -> int:
+        """Execute a statement as `run` does; return how many rows it changed."""
+        self.run(sql, parameters)
+        return self._cursor.rowcount
 
     def _wait_for_result(self) -> PGresult:
         """Wait for the result of what was sent; an interrupt from the keyboard cancels it.
@@ -172,14 +176,13 @@ class PostgresSession:
             raise psycopg.errors.error_from_result(result)
         return result
 
-    def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
-        """Execute a statement for each row of parameters, in few round trips; return how many it changed."""
+    def run_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Execute a statement for each row of parameters, in few round trips."""
         try:
             self._cursor.executemany(translate_placeholders(sql), rows)
         except psycopg.Error as error:
             self._raise_if_lost(error)
             raise
-        return self._cursor.rowcount
 
     def commit(self) -> bool:
         """Commit; return False if the server has rolled back instead, because of an earlier error."""
@@ -320,10 +323,9 @@ def name_database(parameters: Mapping[str, Any]) -> tuple[str, str, str]:
             options[name] = str(value)
     user = options.get("user", "")
     hosts = options.get("host") or options.get("hostaddr") or "localhost"
-    ports = options["port"].split(",")
-    pairs = zip(hosts.split(","), itertools.cycle(ports), strict=False)
-    servers = ",".join(f"{host}:{port}" for host, port in pairs)
-    return user, servers, options.get("dbname") or user
+    ports = itertools.cycle(options["port"].split(","))
+    servers = [f"{host}:{next(ports)}" for host in hosts.split(",")]
+    return user, ",".join(servers), options.get("dbname") or user
 
 
 def connect(parameters: Mapping[str, Any]) -> PostgresSession:

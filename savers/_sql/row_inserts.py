@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit.errors import CheckpointKeyError, CheckpointStorageError
+from graphkit.errors import CheckpointStorageError
 from graphkit.saver_kit import derive_status
 from savers._log.frame import KEY
 from savers._log.log_bytes import StaleLogError
 from savers._log.stored_checkpoint import outline_writes
-from savers._sql.columns import SEALED_TERM, KnownTerms, decode_text, encode_id, encode_long, encode_text, is_cut
+from savers._sql.columns import SEALED_TERM, KnownTerms, encode_id, encode_long, encode_text
 from savers._sql.database import OutcomeUnknownError
-from savers._sql.statements import SEAL_MARK
 
 if TYPE_CHECKING:
-    from savers._cipher import KeyRing
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Transaction
-    from savers._sql.statements import Statements
+    from savers._sql.database import Row, Transaction
+    from savers._sql.row_store import RowStore
 
 NEW: Final = 0
 """Stands for the number of a history that is not inserted yet; numbers begin with 1."""
@@ -101,62 +99,6 @@ class Commit:
 
 
 @final
-class SealMark:
-    """The mark of a sealed store, and the keys of a saver on it.
-
-    The mark is a row of the table `meta` whose name has the id of a key. A saver with keys sets it before it
-    begins a history. From then on, a saver without keys begins none: the statement that inserts a history has
-    that condition, so it costs no round trip.
-    """
-
-    def __init__(self, database: Database, statements: Statements, key_ring: KeyRing | None) -> None:
-        self._database = database
-        self._statements = statements
-        self.key_ring = key_ring
-        """What seals the records of the saver; None stores them in plain."""
-        self._marked: int | None = None
-        """The generation of the database that is known to have the mark."""
-
-    def set(self) -> None:
-        """Mark the store if the saver has keys, before it begins a history. Not during a transaction.
-
-        Raises:
-            CheckpointKeyError: the function that provides the keys failed.
-            CheckpointerError: the database refused.
-        """
-        database = self._database
-        if self.key_ring is None or self._marked == database.generation:
-            return
-        if self._find() is None:
-            key_id, _ = self.key_ring.get_current(database.path)
-            database.write(self._statements.insert_mark, (f"{SEAL_MARK}{encode_text(key_id)}",))
-        self._marked = database.generation
-
-    def check_may_begin(self) -> None:
-        """Explain why no history was inserted.
-
-        Raises:
-            CheckpointKeyError: the store is sealed, and the saver has no keys.
-        """
-        if self.key_ring is not None:
-            return
-        key_id = self._find()
-        if key_id is not None:
-            raise CheckpointKeyError(self._database.path, key_id, "open the store with `cipher`", has_keys=False)
-
-    def _find(self) -> str | None:
-        """Return the id of the key in the mark; None if there is no mark."""
-        rows = self._database.read(self._statements.select_mark)
-        if not rows:
-            return None
-        encoded: str = rows[0][0].removeprefix(SEAL_MARK)
-        # Of an id that was cut, this is what people can recognise.
-        if is_cut(encoded):
-            return encoded
-        return decode_text(encoded)
-
-
-@final
 class RowInserter:
     """The records of one history that wait for a commit, and the commit.
 
@@ -167,17 +109,15 @@ class RowInserter:
         transaction: what `commit` inserts in, instead of a transaction of its own.
     """
 
-    def __init__(
-        self, database: Database, statements: Statements, owner: tuple[str, str], version: int, mark: SealMark
-    ) -> None:
-        self._database = database
-        self._statements = statements
+    def __init__(self, store: RowStore, owner: tuple[str, str], version: int) -> None:
+        self._store = store
+        self._database = store.database
+        self._statements = store.statements
         self._owner = owner
         self.key: Final = (encode_text(owner[0]), encode_text(owner[1]), version)
-        self._notify: Final = database.changes.notify_parameters(self.key[0])
-        """The parameters that notify the watches of the thread."""
-        self._mark = mark
-        self._begins_plain = mark.key_ring is None and version == 0
+        self._notified = self.key[:1] if store.database.changes.notify_clause else ()
+        """The parameter with which a put's statement notifies the watches of the thread."""
+        self._begins_plain = store.key_ring is None and version == 0
         """Whether a sealed store refuses a new history: a plain one that does not take the place of another one."""
         self.transaction: Transaction | None = None
         self._doubted: str | None = None
@@ -203,7 +143,7 @@ class RowInserter:
     def begin(self, beginning: bytes) -> None:
         """Let the first record wait."""
         terms: Sequence[int] = ()
-        if self._mark.key_ring is not None:
+        if self._store.key_ring is not None:
             terms = (SEALED_TERM,)
         self.pending.append(NewRow(0, beginning, terms=terms))
 
@@ -213,7 +153,7 @@ class RowInserter:
         terms: Sequence[int] = ()
         if checkpoint is not None:
             encoded = encode_id(checkpoint.id)
-            if checkpoint.metadata and self._mark.key_ring is None:
+            if checkpoint.metadata and self._store.key_ring is None:
                 terms = self._terms.take_new(checkpoint.metadata)
         is_keyframe = bool(flags & KEY)
         self.pending.append(NewRow(position, frame, is_keyframe or None, encoded, terms))
@@ -277,7 +217,7 @@ class RowInserter:
             CheckpointerError: the database refused. Nothing was changed.
         """
         if commit.history == NEW:
-            self._mark.set()
+            self._store.mark_sealed()
         try:
             return self._insert(commit)
         except OutcomeUnknownError as unknown:
@@ -327,7 +267,7 @@ class RowInserter:
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
             parameters += (commit.token,)
-        if not self._database.write(sql, (*parameters, *self._notify)):
+        if not self._database.write(sql, (*parameters, *self._notified)):
             raise StaleLogError
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
@@ -357,11 +297,19 @@ class RowInserter:
             is_held=commit.token is not None,
             notification=notification,
         )
-        found = self._database.write_returning(sql, parameters)
-        if not found:
-            self._mark.check_may_begin()
-            raise StaleLogError
-        return int(found[0][0])
+        return self._find_written(commit, self._database.write_returning(sql, parameters))
+
+    def _find_written(self, commit: Commit, found: Sequence[Row]) -> int:
+        """Return the number of the history that a statement has inserted or changed.
+
+        Raises:
+            StaleLogError, CheckpointKeyError: it has found that it may not.
+        """
+        if found:
+            return int(found[0][0])
+        if commit.history == NEW:
+            self._store.check_may_begin_plain()
+        raise StaleLogError
 
     def _list_history_values(self, commit: Commit) -> tuple[Any, ...]:
         """Return the values of the columns of a history that is inserted."""
@@ -381,16 +329,9 @@ class RowInserter:
         history = commit.history
         if history == NEW:
             sql = statements.begin_plain_history if self._begins_plain else statements.insert_history
-            inserted = transaction.execute(sql, self._list_history_values(commit))
-            if not inserted:
-                self._mark.check_may_begin()
-                raise StaleLogError
-            ((history,),) = inserted
-        else:
-            parameters = (*self._list_changes(commit), *self._notify)
-            transaction.execute(statements.update_history_and_notify, parameters)
-            if not transaction.row_count:
-                raise StaleLogError
+            history = self._find_written(commit, transaction.execute(sql, self._list_history_values(commit)))
+        elif not transaction.change(statements.update_history, self._list_changes(commit)):
+            raise StaleLogError
         rows = [(*self._list_values(row), history) for row in commit.rows]
         if commit.size < _MOST_COMBINED_SIZE:
             transaction.execute_many(statements.insert_records, rows)
@@ -402,6 +343,5 @@ class RowInserter:
             terms = [(term, history) for row in commit.rows for term in row.terms]
             if terms:
                 transaction.execute_many(statements.insert_terms, terms)
-        if commit.after.status != commit.before.status:
-            transaction.notify_status(self._owner[0])
-        return int(history)
+        transaction.notify_status(self._owner[0])
+        return history

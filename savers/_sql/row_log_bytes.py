@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from graphkit.errors import CheckpointCorruptionError
 from savers._log.log_bytes import Change, LogBytes
 from savers._sql.columns import encode_id
-from savers._sql.row_inserts import NEW, RowHead, RowInserter, SealMark
+from savers._sql.row_inserts import NEW, RowHead, RowInserter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Row
-    from savers._sql.statements import Statements
+    from savers._sql.database import Row
+    from savers._sql.row_store import RowStore
 
 _LONG_ROW: Final = 4 << 20
 """Values of more bytes are in rows of their own, of this length each. The client library of PostgreSQL
@@ -179,31 +179,21 @@ class RowLogBytes(LogBytes):
     max_part = _LONG_ROW
     begins_whole = True
 
-    def __init__(
-        self,
-        database: Database,
-        statements: Statements,
-        owner: tuple[str, str],
-        version: int = 0,
-        number: int | None = None,
-        *,
-        mark: SealMark,
-    ) -> None:
+    def __init__(self, store: RowStore, owner: tuple[str, str], version: int = 0, number: int | None = None) -> None:
         """Prepare to open a history.
 
         Args:
-            database: the database.
-            statements: its statements.
+            store: the histories of the database.
             owner: the thread and the namespace.
             version: 0 for the live history; otherwise a released version.
             number: opens the history with this number, whatever has become of it.
-            mark: the mark of the store, with the keys of the saver.
         """
+        database = store.database
         super().__init__(f"{describe_history(owner, version)} in {database.path}")
         self._database = database
         self.read_window = database.read_size
-        self._statements = statements
-        self.inserter: Final = RowInserter(database, statements, owner, version, mark)
+        self._statements = store.statements
+        self.inserter: Final = RowInserter(store, owner, version)
         self._number = number
         self._version = version if number is None else None
         """The version that the history must keep; None if any will do."""
@@ -256,12 +246,9 @@ class RowLogBytes(LogBytes):
         self.size = size
 
     def refresh(self, end: int) -> Change:
-        database = self._database
-        if database.generation != self._generation:
-            # The numbers of histories of another database mean nothing in this one.
-            return Change.REPLACED
-        found = database.read(self._statements.select_new, (self.size, self.history, self._version))
-        if not found or database.generation != self._generation:
+        found = self._database.read(self._statements.select_new, (self.size, self.history, self._version))
+        # The numbers of histories mean nothing in another database, which the statement may have found.
+        if not found or self._database.generation != self._generation:
             return Change.REPLACED
         rows = [_Row(*row) for row in found]
         if rows[0].frame is not None:

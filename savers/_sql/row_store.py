@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from savers._log.catalogue import Head, LogCatalogue
+from graphkit.errors import CheckpointKeyError
+from savers._log.catalogue import Head, LogCatalogue, LogKey
 from savers._log.log import Log
-from savers._sql.columns import SEALED_TERM, decode_id, decode_row, encode_text, list_search_terms
-from savers._sql.row_inserts import SealMark
+from savers._sql.columns import SEALED_TERM, decode_id, decode_row, decode_text, encode_text, is_cut, list_search_terms
 from savers._sql.row_log_bytes import RowLogBytes
-from savers._sql.statements import Statements
+from savers._sql.statements import SEAL_MARK, Statements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from graphkit.saver_kit import Codec
@@ -49,7 +49,12 @@ def read_history_row(row: Row) -> HistoryRow:
 
 @final
 class RowStore(LogCatalogue[RowLogBytes]):
-    """The histories in one database. Several threads of execution and processes may use it at once."""
+    """The histories in one database. Several threads of execution and processes may use it at once.
+
+    A sealed database has a mark: a row of the table `meta` whose name has the id of a key. A saver with keys sets
+    it before it begins a history. From then on, a saver without keys begins none: the statement that inserts a
+    history has that condition, so it costs no round trip.
+    """
 
     def __init__(
         self, database: Database, codec: Codec, compression: Compression | None, key_ring: KeyRing | None
@@ -58,13 +63,14 @@ class RowStore(LogCatalogue[RowLogBytes]):
         self.key_ring = key_ring
         self.database = database
         self.statements = Statements(database)
-        self.mark = SealMark(database, self.statements, key_ring)
+        self._marked: int | None = None
+        """The generation of the database that is known to have the mark."""
 
     # Logs
 
     def new_medium(self, thread_id: str, namespace: str, version: int = 0, *, number: int | None = None) -> RowLogBytes:
         """As in LogCatalogue. With a number, of the history that has it, whatever has become of that."""
-        return RowLogBytes(self.database, self.statements, (thread_id, namespace), version, number, mark=self.mark)
+        return RowLogBytes(self, (thread_id, namespace), version, number)
 
     def measure(self, thread_id: str | None) -> int:
         """Return the bytes of the records of one thread, or of all threads (None)."""
@@ -76,10 +82,51 @@ class RowStore(LogCatalogue[RowLogBytes]):
         ((total,),) = self.database.read(sql, parameters)
         return int(total)
 
+    # The mark of a sealed database
+
+    def mark_sealed(self) -> None:
+        """Mark the database if the saver has keys, before it begins a history. Not during a transaction.
+
+        Raises:
+            CheckpointKeyError: the function that provides the keys failed.
+            CheckpointerError: the database refused.
+        """
+        database = self.database
+        if self.key_ring is None or self._marked == database.generation:
+            return
+        if self._find_mark() is None:
+            key_id, _ = self.key_ring.get_current(database.path)
+            database.write(self.statements.insert_mark, (f"{SEAL_MARK}{encode_text(key_id)}",))
+        self._marked = database.generation
+
+    def check_may_begin_plain(self) -> None:
+        """Explain why no history was inserted.
+
+        Raises:
+            CheckpointKeyError: the database is sealed, and the saver has no keys.
+        """
+        key_id = self._find_mark() if self.key_ring is None else None
+        if key_id is not None:
+            raise CheckpointKeyError(self.database.path, key_id, "open the store with `cipher`", has_keys=False)
+
+    def _find_mark(self) -> str | None:
+        """Return the id of the key in the mark; None if there is no mark."""
+        rows = self.database.read(self.statements.select_mark)
+        if not rows:
+            return None
+        encoded: str = rows[0][0].removeprefix(SEAL_MARK)
+        # Of an id that was cut, this is what people can recognise.
+        return encoded if is_cut(encoded) else decode_text(encoded)
+
     # Listing
 
+    def list_logs(self, thread_id: str | None) -> Iterator[LogKey]:
+        for row in self.list_histories(thread_id):
+            _, owner, namespace, version = read_history_row(row)
+            yield owner, namespace, version
+
     def list_namespaces(self, thread_id: str) -> list[str]:
-        return self.list_version_namespaces(thread_id, 0)
+        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id))
 
     def list_threads(self, *, released: bool) -> list[str]:
         sql = self.statements.select_all_threads if released else self.statements.select_threads
@@ -105,12 +152,6 @@ class RowStore(LogCatalogue[RowLogBytes]):
         """Return the threads with a history whose latest checkpoint waits for an answer."""
         return _decode_rows(self._read_of_all(self.statements.select_waiting))
 
-    def list_versions(self, thread_id: str) -> list[int]:
-        return [version for (version,) in self._read_of_thread(self.statements.select_versions, thread_id)]
-
-    def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
-        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id, version))
-
     def list_histories(self, thread_id: str | None) -> list[Row]:
         """Return the histories of one thread, or of all threads (None), also released ones.
 
@@ -127,9 +168,9 @@ class RowStore(LogCatalogue[RowLogBytes]):
         self.database.integrity.check_absence(None)
         return rows
 
-    def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
+    def _read_of_thread(self, sql: str, thread_id: str) -> list[Row]:
         thread = encode_text(thread_id)
-        rows = self.database.read(sql, (thread, *parameters))
+        rows = self.database.read(sql, (thread,))
         if not rows:
             self.database.integrity.check_absence(thread)
         return rows

@@ -31,7 +31,7 @@ from savers._options import Fsync, parse_fsync, parse_lease, parse_lock_timeout
 from savers._sql.columns import decode_row, encode_text
 from savers._sql.database import DatabaseDamagedError
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
-from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
+from savers._sql.row_store import REWRITTEN, RowLog, RowStore
 from savers._threads import WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
     ) -> int:
         """As `_rewrite_log`, of the live history (version 0) or of a released one."""
         log = self._store.shared_log(thread_id, namespace, version)
-        self._store.mark.set()
+        self._store.mark_sealed()
 
         def rewrite(transaction: Transaction) -> int | None:
             # Writers insert where they believe the log to end, without a lock. The lock of the history's row makes them
@@ -308,8 +308,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 since = _in_microseconds(idle_since)
                 if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
                     return False
-            transaction.execute(statements.delete_thread, (encoded,))
-            had_content = transaction.row_count > 0
+            had_content = transaction.change(statements.delete_thread, (encoded,)) > 0
             if not had_content:
                 self._database.integrity.check_absence(encoded)
             transaction.notify(thread_id)
@@ -321,7 +320,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _copy_thread(self, source_id: str, target_id: str) -> None:
         namespaces = check_copy(self, source_id, target_id)
-        self._store.mark.set()
+        self._store.mark_sealed()
 
         def copy(transaction: Transaction) -> None:
             self._lock_token(transaction, target_id)
@@ -419,7 +418,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         key_ring = require_keys(self._store.key_ring)
         thread_id = resolve_optional(thread)
-        thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
+        thread_ids = dict.fromkeys(owner for owner, _, _ in self._store.list_logs(thread_id))
         try:
             return self._rotate_threads(
                 list(thread_ids),
@@ -431,9 +430,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
             # Also if a key of some threads is missing: the others are done.
             self._database.empty_log()
 
-    def _list_histories(self, thread_id: str | None) -> list[HistoryRow]:
-        return [read_history_row(row) for row in self._store.list_histories(thread_id)]
-
     def _rotate_thread(self, thread_id: str, key_ring: KeyRing) -> RotationReport:
         from graphkit.abc import RotationReport
         from savers._log.rewriter import needs_rotation
@@ -442,7 +438,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         erased: list[str] = []
         # The released ones are listed when the live ones are done: one of these may have become a version meanwhile.
         for is_released in (False, True):
-            for _, _, namespace, version in self._list_histories(thread_id):
+            for _, namespace, version in self._store.list_logs(thread_id):
                 if bool(version) is not is_released:
                     continue
                 name = describe_history((thread_id, namespace), version)

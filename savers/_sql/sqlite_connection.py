@@ -240,11 +240,11 @@ class SqliteConnection:
                     raise DatabaseDamagedError(self.path, reason, _RESTORE)
         return rows, cursor.rowcount
 
-    def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
-        """Execute a statement of an open transaction for each row; return how many it changed."""
+    def run_many(self, sql: str, rows: Iterable[Parameters]) -> None:
+        """Execute a statement of an open transaction for each row of parameters."""
         try:
             with self.mutex:
-                return self._raw.executemany(sql, rows).rowcount
+                self._raw.executemany(sql, rows)
         except _ERRORS as error:
             raise translate_error(error, self.path, "write") from error
 

@@ -217,11 +217,13 @@ class _SqliteTransaction(Transaction):
         self._count_rewrites = count_rewrites(names)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        rows, self.row_count = self._connection.run(sql, parameters, "write")
-        return rows
+        return self._connection.run(sql, parameters, "write")[0]
+
+    def change(self, sql: str, parameters: Parameters) -> int:
+        return self._connection.run(sql, parameters, "write")[1]
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
-        self.row_count = self._connection.run_many(sql, rows)
+        self._connection.run_many(sql, rows)
 
     def notify(self, thread_id: str) -> None:  # noqa: ARG002 - as in every database
         self.execute(self._count_rewrites)

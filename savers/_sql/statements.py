@@ -56,11 +56,6 @@ def is_current(version: object, path: str) -> bool:
     return True
 
 
-def name_token_sequence(names: TableNames) -> str:
-    """Return the name of the sequence that numbers the run locks on PostgreSQL."""
-    return f'{names.run_locks[:-1]}_token"'
-
-
 def create_tables(execute: Callable[[str, Parameters], object], names: TableNames, dialect: Dialect) -> None:
     """Create the tables; the caller excludes other processes.
 
@@ -113,7 +108,6 @@ def create_tables(execute: Callable[[str, Parameters], object], names: TableName
         *(
             statement.format(
                 **names._asdict(),
-                run_locks_token=name_token_sequence(names),
                 records_terms=_index(names.records, "terms"),
                 terms_history=_index(names.terms, "history"),
             )
@@ -149,7 +143,7 @@ class Statements:
         terms = names.terms
         run_locks = names.run_locks
         owner = "h.thread = ? AND h.namespace = ? AND h.version = ?"
-        keeps_keys = dialect.lock_rows(key_share="h")
+        keeps_keys = dialect.lock_rows("KEY SHARE OF h")
 
         # Reading one history
 
@@ -219,7 +213,6 @@ class Statements:
 
         # Appending to one history
 
-        notify = database.changes.notify_clause
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
@@ -230,59 +223,55 @@ class Statements:
 
         def insert_if(source: str) -> str:
             sql = dialect.insert_if.format(records=records, columns=columns, values=values, source=source)
-            return f"{sql}{notify}"
+            return f"{sql}{database.changes.notify_clause}"
 
         known_history = f"{histories} AS h JOIN {records} AS p ON {known}"
         is_live = f"h.history = ? AND h.version = 0 AND {is_absent}"
         self.insert_record = insert_if(f"FROM {known_history} WHERE {is_live}{keeps_keys}")
         of_holder = (
             f"FROM {known_history} JOIN {run_locks} AS l ON l.thread = h.thread WHERE {is_live} AND l.token = ?"
-            f"{dialect.lock_rows(share='l', key_share='h')}"
+            f"{dialect.lock_rows('SHARE OF l', 'KEY SHARE OF h')}"
         )
         self.insert_record_of_holder = insert_if(of_holder)
         self._insert_records = f"INSERT INTO {records} ({columns}, history)"
         self.insert_records = f"{self._insert_records} VALUES ({values}, ?)"
         self.insert_terms = f"INSERT INTO {terms} (term, history) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        insert_history = (
+        self._insert_history = (
             f"INSERT INTO {histories}"
             " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
+            f" SELECT {dialect.history_values}"
         )
-        self.insert_history = f"{insert_history} VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
-        self._insert_history_if = f"{insert_history} SELECT {dialect.history_values}"
+        self.insert_history = f"{self._insert_history} RETURNING history"
         marks = f"FROM {names.meta} WHERE {_IS_MARK}"
         self._is_unmarked = f"NOT EXISTS (SELECT 1 {marks})"
         self.select_mark = f"SELECT name {marks} ORDER BY name LIMIT 1"
         self.insert_mark = f"INSERT INTO {names.meta} (name, value) VALUES (?, 1) ON CONFLICT (name) DO NOTHING"
-        self.begin_plain_history = f"{self._insert_history_if} WHERE {self._is_unmarked} RETURNING history"
+        self.begin_plain_history = f"{self._insert_history} WHERE {self._is_unmarked} RETURNING history"
         """Inserts the row of a plain history, unless the store is sealed."""
-        self._update_history = (
+        self.update_history = (
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
-        self.update_history_and_notify = f"{self._update_history}{notify}"
         self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
         self.select_token = f"SELECT 1 FROM {run_locks} AS l WHERE l.thread = ? AND l.token = ?"
-        self.lock_token = f"{self.select_token}{dialect.lock_rows(share='l')}"
+        self.lock_token = f"{self.select_token}{dialect.lock_rows('SHARE OF l')}"
 
         # Threads
 
         has_checkpoints = "status IS NOT NULL"
         self.select_namespaces = (
             f"SELECT namespace, long_namespace FROM {histories}"
-            f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
+            f" WHERE thread = ? AND version = 0 AND {has_checkpoints} ORDER BY namespace"
         )
         all_threads = f"SELECT DISTINCT thread, long_thread FROM {histories}{dialect.without_index} WHERE"
         self.select_threads = f"{all_threads} version = 0 AND {has_checkpoints} ORDER BY thread"
         self.select_all_threads = f"{all_threads} version >= 0 ORDER BY thread"
-        self.select_versions = (
-            f"SELECT DISTINCT version FROM {histories} WHERE thread = ? AND version > 0 ORDER BY version"
-        )
         self.select_waiting = f"{all_threads} version = 0 AND status = 'interrupted' ORDER BY thread"
-        locks = dialect.lock_rows(update="h")
+        locks = dialect.lock_rows("UPDATE OF h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
         self.select_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}"
         self.lock_history = f"SELECT h.history, h.released FROM {histories} AS h WHERE {owner}{locks}"
@@ -385,9 +374,9 @@ class Statements:
             conditions.append("EXISTS (SELECT 1 FROM l)")
         if is_new and is_plain:
             conditions.append(self._is_unmarked)
-        write_history = f"{self._update_history} AND"
+        write_history = f"{self.update_history} AND"
         if is_new:
-            write_history = f"{self._insert_history_if} WHERE"
+            write_history = f"{self._insert_history} WHERE"
         parts.append(f"h AS ({write_history} {' AND '.join(conditions)} RETURNING history)")
         values = ", ".join([f"({self._database.dialect.record_values})"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT v.*, h.history FROM h, (VALUES {values}) AS v)")

@@ -22,7 +22,7 @@ def put(database, history, position, frame=b"frame"):
     return database.write(
         f"INSERT INTO {database.names.records} (history, checkpoint, position, frame) "
         f"SELECT h.history, ?, ?, ? FROM {database.names.histories} AS h WHERE h.history = ? AND h.version = 0"
-        f"{database.dialect.lock_rows(key_share='h')}",
+        f"{database.dialect.lock_rows('KEY SHARE OF h')}",
         (b"id", position, frame, history),
     )
 

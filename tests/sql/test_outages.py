@@ -130,7 +130,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_
 def test_a_read_whose_connection_is_lost_meanwhile_is_executed_again(postgres_opener):
     with postgres_opener() as saver:
         database = saver._database
-        counter = f'"{database.schema}".ended'
+        counter = f'"{database._server.schema}".ended'
         database.write(f"CREATE SEQUENCE {counter}")
         end_once = f"SELECT CASE WHEN nextval('{counter}') < ? THEN pg_terminate_backend(pg_backend_pid()) END"
         assert database.read(end_once, (2,)) == [(None,)]

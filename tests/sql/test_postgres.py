@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 import psycopg
@@ -150,13 +151,10 @@ def with_setting(server, name, value):
 
 def test_the_connection_of_the_run_locks_may_be_idle(server, schema):
     database = PostgresDatabase(with_setting(server, "idle_session_timeout", "60000"), schema=schema)
-    session = database._server.connect()
-    try:
-        rows, _ = session.run(
+    with closing(database._server.connect()) as session:
+        rows = session.run(
             "SELECT count(*) FROM pg_settings WHERE name = 'idle_session_timeout' AND setting <> '0' AND ?", (True,)
         )
-    finally:
-        session.close()
     assert rows == [(0,)]
 
 

@@ -227,9 +227,8 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
         def put_late(transaction):
             # As a put that has executed its statement and not committed yet.
             ((history,),) = transaction.execute(statements.select_history, ("t", "", 0))
-            condition = (history, history, 0, None, history, None)
-            parameters = (0, "running", *condition, *database.changes.notify_parameters("t"))
-            transaction.execute(statements.update_history_and_notify, parameters)
+            transaction.execute(statements.update_history, (0, "running", history, history, 0, None, history, None))
+            transaction.notify_status("t")
             opening = pool.submit(database.changes.open_listener, "t")
             while not transaction.execute(f"SELECT 1 FROM {database.names.watchers}"):
                 assert not opening.done()

@@ -76,6 +76,8 @@ class FoundCheckpoint(NamedTuple):
     """Names the history in errors."""
 
 
+Listed = StoredCheckpoint | CheckpointInfo
+"""What a saver knows of a checkpoint without its state."""
 LogExtent = tuple[int, int]
 """What a reader has seen of a history: which log, and how many bytes of it."""
 Take = Callable[[FoundCheckpoint], Result]
@@ -164,7 +166,7 @@ class Histories(ABC):
     def select(
         self,
         history: RunnableConfig,
-        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        choose: Callable[[Iterator[Listed]], Result],
         expected: int | None,
     ) -> tuple[Result, LogExtent]:
         """Choose checkpoints of a history.
@@ -181,7 +183,7 @@ class Histories(ABC):
 
     @abstractmethod
     def read_selected(
-        self, history: RunnableConfig, stored: StoredCheckpoint, extent: LogExtent, take: Take[Result]
+        self, history: RunnableConfig, stored: Listed, extent: LogExtent, take: Take[Result]
     ) -> Result | None:
         """As `read`, for a checkpoint that `select` has chosen; None if it was removed meanwhile."""
 
@@ -257,7 +259,7 @@ class LogHistories(Histories):
     def select(
         self,
         history: RunnableConfig,
-        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        choose: Callable[[Iterator[Listed]], Result],
         expected: int | None,
     ) -> tuple[Result, LogExtent]:
         def read(log: AnyLog) -> tuple[Result, LogExtent]:
@@ -271,8 +273,10 @@ class LogHistories(Histories):
         return found
 
     def read_selected(
-        self, history: RunnableConfig, stored: StoredCheckpoint, extent: LogExtent, take: Take[Result]
+        self, history: RunnableConfig, stored: Listed, extent: LogExtent, take: Take[Result]
     ) -> Result | None:
+        assert isinstance(stored, StoredCheckpoint)
+
         def read(log: AnyLog) -> Result | None:
             if _get_extent(log) == extent:
                 return _take(log, stored, take)
@@ -333,7 +337,7 @@ class _GrowingLog:
 
 _LAST_ID: Final = "\U0010ffff" * 8
 """Comes after every id that a checkpoint has in practice."""
-Ranked = tuple[str, StoredCheckpoint]
+Ranked = tuple[str, Listed]
 """A checkpoint, and its place among the histories: the greatest comes first."""
 
 
@@ -350,7 +354,7 @@ class Query:
     limit: int | None
     """The most checkpoints to yield."""
 
-    def choose(self, checkpoints: Iterator[StoredCheckpoint]) -> list[Ranked]:
+    def choose(self, checkpoints: Iterator[Listed]) -> list[Ranked]:
         """Return the checkpoints of one history that are wanted, newest first.
 
         Histories are merged by the id of their next checkpoint, as LangGraph's SQL savers sort: its
@@ -390,7 +394,7 @@ class Query:
             chosen = [pair for pair in newer if pair[1].id < before and self._accepts(pair[1])][: self.limit]
         return chosen
 
-    def _accepts(self, stored: StoredCheckpoint) -> bool:
+    def _accepts(self, stored: Listed) -> bool:
         if self.checkpoint_id is not None and self.checkpoint_id != stored.id:
             return False
         return not self.filter or matches(stored.metadata, self.filter)
@@ -404,7 +408,7 @@ class Selected(NamedTuple):
     """The place of its history; the order of checkpoints that have equal ranks."""
     history: RunnableConfig
     extent: LogExtent
-    stored: StoredCheckpoint
+    stored: Listed
 
 
 def select(histories: Histories, heads: Iterable[Head], query: Query, root: RunnableConfig) -> list[Selected]:

@@ -497,6 +497,9 @@ class ExpectedStore:
 
 # Comparing
 
+Digests = list[tuple[str, str | None]]
+"""The ids of checkpoints, each with its digest, oldest first."""
+
 
 @final
 class StoreChecker:
@@ -588,25 +591,25 @@ class StoreChecker:
 
     def _compare_history(self, config: RunnableConfig, expected: History, suffix: str) -> Iterator[str]:
         found = self._digest_all(self._store.list(config))
+        ids = [checkpoint_id for checkpoint_id, _ in found]
         for reason in _compare_checkpoints(expected.checkpoints, found):
             yield reason + suffix
-        ids = [key for key, _ in found]
-        slots = expected.checkpoints
-        ordered = {key for key in ids if key in slots and slots[key].is_ordered}
-        by_place = [key for key in ids if key in ordered]
-        by_rank = sorted(ordered, key=lambda key: slots[key].rank)
-        if by_place != by_rank:
+        if not _are_in_order(expected.checkpoints, ids):
             yield "the order of the checkpoints is not what was recorded" + suffix
         for checkpoint_id in dict.fromkeys(ids):
-            named = config.with_check_point_id(checkpoint_id)
-            writes = self._content.digest_writes(self._store.get_writes(named))
-            tags = self._content.digest_tags(self._store.tags_of(named))
-            recorded = {_WRITE.format(key): value for key, value in writes.items()}
-            recorded |= {_TAG.format(tag): tag for tag in tags}
+            recorded = self._digest_recorded(config.with_check_point_id(checkpoint_id))
             for reason in _compare_slots(expected.list_recorded(checkpoint_id), recorded.items()):
                 yield f"{reason} of checkpoint {checkpoint_id}{suffix}"
 
-    def _digest_all(self, newest_first: Sequence[Checkpoint]) -> list[tuple[str, str | None]]:
+    def _digest_recorded(self, config: RunnableConfig) -> dict[str, str | None]:
+        """Return the digests of the pending writes and the tags of a checkpoint, by the keys of their slots."""
+        writes = self._content.digest_writes(self._store.get_writes(config))
+        recorded = {_WRITE.format(key): value for key, value in writes.items()}
+        for tag in self._content.digest_tags(self._store.tags_of(config)):
+            recorded[_TAG.format(tag)] = tag
+        return recorded
+
+    def _digest_all(self, newest_first: Sequence[Checkpoint]) -> Digests:
         """Return the id and the digest of each checkpoint, oldest first."""
         return [(each.id, self._content.digest_checkpoint(each)) for each in reversed(newest_first)]
 
@@ -616,25 +619,40 @@ class StoreChecker:
             possible = expected.released
             if version in expected.versions:
                 possible = [expected.versions[version]]
-            found: dict[str, list[tuple[str, str | None]]] = {}
-            for namespace in self._store.version_namespaces(thread_id, version):
-                tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
-                found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
-            reasons = [
-                [
-                    reason
-                    for namespace in {*each, *found}
-                    for reason in _compare_checkpoints(each.get(namespace, Slots()), found.get(namespace, []))
-                ]
-                for each in possible
-            ]
             if not possible:
                 yield f"version {version} has no record"
-            elif all(reasons):
-                yield from (f"{reason} of version {version}" for reason in reasons[-1])
+                continue
+            found = self._digest_version(thread_id, version)
+            reasons: list[str] = []
+            for histories in possible:
+                reasons = [*_compare_version(histories, found)]
+                if not reasons:
+                    break
+            for reason in reasons:
+                yield f"{reason} of version {version}"
         for version in expected.versions:
             if version not in versions:
                 yield f"version {version} is missing"
+
+    def _digest_version(self, thread_id: str, version: int) -> dict[str, Digests]:
+        """Return the ids and digests of the checkpoints of a version, by namespace."""
+        found: dict[str, Digests] = {}
+        for namespace in self._store.version_namespaces(thread_id, version):
+            tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+            found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
+        return found
+
+
+def _are_in_order(expected: Slots, ids: Sequence[str]) -> bool:
+    """Return whether those checkpoints of a history whose place is known have it, given all ids, oldest first."""
+    known = [key for key in ids if key in expected and expected[key].is_ordered]
+    return known == sorted(set(known), key=lambda key: expected[key].rank)
+
+
+def _compare_version(expected: Mapping[str, Slots], found: Mapping[str, Digests]) -> Iterator[str]:
+    """Yield how the histories of a version differ from what is expected."""
+    for namespace in {*expected, *found}:
+        yield from _compare_checkpoints(expected.get(namespace, Slots()), found.get(namespace, []))
 
 
 def _compare_checkpoints(expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:

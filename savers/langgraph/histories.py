@@ -21,7 +21,17 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Changes, FailedThreads, FrozenDict, ThreadLike
+from graphkit.saver_kit import (
+    EARLY_WRITES,
+    LANGGRAPH,
+    MADE_BY,
+    REMOVED,
+    SET,
+    Changes,
+    FailedThreads,
+    FrozenDict,
+    ThreadLike,
+)
 from savers._delta import PackedState
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
@@ -58,8 +68,8 @@ class GrowingHistory(Protocol):
 
         Args:
             new: all of it but its state.
-            successor: its state, and how it differs from the last one.
-            base: that state.
+            successor: its state, which follows the last one.
+            base: that one.
         """
 
 
@@ -323,12 +333,13 @@ class _GrowingLog:
         log = self._log
         writer = log.writer
         is_new = log.history.lacks(new.id)
-        if is_new and successor.packed is not None and base is writer.state:
+        if is_new and successor.is_usual and base is writer.state:
             writer.put_packed(new, successor.state, successor.packed)
             return
+        ops = dict.fromkeys(successor.packed, SET)
+        ops.update({key: REMOVED for key in base if key not in successor.state})
         # The constructor would freeze the state again, and would not know what changed.
-        changes = Changes(base, successor.ops)
-        checkpoint = new.make_checkpoint(successor.state, changes)
+        checkpoint = new.make_checkpoint(successor.state, Changes(base, ops))
         target = None if is_new else new.id
         writer.put(checkpoint, target)
 

@@ -33,11 +33,11 @@ from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.decoding import Ancestor, Parts, decode, take_ancestor, take_apart
 from savers.langgraph.encoding import (
     Write,
-    compare_with_last,
     encode_successor,
     encode_writes,
     find_missing,
     serialize_checkpoint,
+    share_with_last,
 )
 from savers.langgraph.histories import (
     FoundCheckpoint,
@@ -215,7 +215,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                 successor = encode_successor(parent, checkpoint, *found, log.pack)
                 assert successor is not None
             if not is_next:
-                successor = compare_with_last(base, successor)
+                successor = share_with_last(base, successor)
             node = derive_node(metadata, successor.changed_nodes)
             # By position, because this is part of every put.
             new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)

@@ -154,7 +154,7 @@ class ContractHistories(Histories):
         stored = _ReadCheckpoint(checkpoint.with_metadata(freeze(metadata)))
         # They are still there if the process died after it had put the checkpoint.
         writes = _merge(saver.get_writes(_make_early_config(named)), own)
-        return take(FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=self.describe()))
+        return take(FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=type(saver).__name__))
 
     def select(
         self,

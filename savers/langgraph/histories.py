@@ -216,10 +216,6 @@ class Histories(ABC):
             Whether it was deleted, or would be.
         """
 
-    def describe(self) -> str:
-        """Return the name of the store, for log messages."""
-        return type(self.saver).__name__
-
 
 # In logs: early writes wait in the log of their history
 
@@ -300,9 +296,6 @@ class LogHistories(Histories):
 
     def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
         return bool(self.saver.delete_idle(thread_id, idle_since=idle_since, dry_run=dry_run))
-
-    def describe(self) -> str:
-        return self.saver.describe()  # type: ignore[no-any-return]
 
 
 def _get_extent(log: AnyLog) -> LogExtent:
@@ -481,7 +474,7 @@ def start_sweeper(histories: Histories, ttl: timedelta) -> PeriodicSweep[Histori
     def sweep_now(histories: Histories, stop: threading.Event) -> None:
         deleted = sweep(histories, datetime.now(UTC) - ttl, stop)
         if deleted:
-            _LOGGER.info("%s: deleted %d threads whose ttl was over", histories.describe(), deleted)
+            _LOGGER.info("%r: deleted %d threads whose ttl was over", histories.saver, deleted)
 
     sweeper = PeriodicSweep(histories, sweep_now, "graphkit-ttl")
     interval = min(max(ttl / _SWEEPS_PER_TTL, _MIN_INTERVAL), _MAX_INTERVAL)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from typing import Any, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
@@ -226,21 +226,26 @@ class _Operation:
         # a copy; a put, writes or tags in its source    the copy has what was stored, or not
         # another one on whole threads; any other        what either stores was removed by the other
         # two of puts, writes and tags in one history    see `_note_overlap_in_history`
-        subjects = [{each.thread_id, each.target} - {None} for each in (self, other)]
-        is_about_all = self.thread_id is None or other.thread_id is None
-        if not is_about_all and not subjects[0] & subjects[1]:
+        if not self._shares_thread(other):
             return
         if not other.is_ended and (self.thread_id in other.settled or self.name in _REMOVES):
             return
-        on_keys, whole = (self, other) if self.is_on_keys else (other, self)
-        if whole.is_on_keys:
+        if self.is_on_keys and other.is_on_keys:
             if self.namespace == other.namespace:
                 self._note_overlap_in_history(other)
-        elif on_keys.is_on_keys and whole.target is not None and whole.target != on_keys.thread_id:
+            return
+        on_keys, whole = (self, other) if self.is_on_keys else (other, self)
+        if on_keys.is_on_keys and whole.target is not None and whole.target != on_keys.thread_id:
             whole.is_raced_by_removal = True
             on_keys.copied_to.add(whole.target)
         else:
             self.is_raced_by_removal = other.is_raced_by_removal = True
+
+    def _shares_thread(self, other: _Operation) -> bool:
+        """Return whether this and another operation are about the same thread, as source or as target."""
+        if self.thread_id is None or other.thread_id is None:  # it is about all threads
+            return True
+        return not {self.thread_id, self.target}.isdisjoint({other.thread_id, other.target} - {None})
 
     def _note_overlap_in_history(self, other: _Operation) -> None:
         # what overlaps                                  what may have happened
@@ -562,10 +567,7 @@ class StoreChecker:
                 found.append(AuditProblem(where, f"it cannot be read: {error}"))
         for name, thread in expected.threads.items():
             if name not in seen:
-                slots = [history.checkpoints for history in thread.histories.values()]
-                reasons = chain.from_iterable(_compare_checkpoints(each, []) for each in slots)
-                missing = [*reasons, *(f"version {version} is missing" for version in thread.versions)]
-                found += [AuditProblem(f"thread {name!r}", reason) for reason in missing]
+                found += [AuditProblem(f"thread {name!r}", reason) for reason in _list_missing(thread)]
         return found
 
     def _list_threads(self, expected: ExpectedStore) -> Iterable[str]:
@@ -641,6 +643,14 @@ class StoreChecker:
             tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
             found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
         return found
+
+
+def _list_missing(expected: Thread) -> Iterator[str]:
+    """Yield what is missing of a thread that the store does not have."""
+    for history in expected.histories.values():
+        yield from _compare_checkpoints(history.checkpoints, [])
+    for version in expected.versions:
+        yield f"version {version} is missing"
 
 
 def _are_in_order(expected: Slots, ids: Sequence[str]) -> bool:

@@ -247,9 +247,13 @@ class _Recorder:
             if histories is None or after is None:
                 removed[name] = None
                 continue
-            gone = {namespace: set(ids).difference(after.get(namespace, ())) for namespace, ids in histories.items()}
-            if any(gone.values()):
-                removed[name] = {namespace: sorted(ids) for namespace, ids in gone.items() if ids}
+            gone: _ThreadIds = {}
+            for namespace, ids in histories.items():
+                missing = set(ids).difference(after.get(namespace, ()))
+                if missing:
+                    gone[namespace] = sorted(missing)
+            if gone:
+                removed[name] = gone
         return removed
 
     def name_latest(self, config: RunnableConfig) -> RunnableConfig:

@@ -152,10 +152,10 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _own_members(cls: type) -> dict[str, Any]:
-    """Return what a class defines, and what it has from bases of graphkit that the page does not describe."""
+    """Return what a class defines, and what it has from bases that the page does not describe."""
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        is_hidden = base.__module__.startswith("graphkit") and base.__module__ not in MODULES
+        is_hidden = base.__module__.startswith(("graphkit", "savers.langgraph.")) and base.__module__ not in MODULES
         if is_hidden or base is cls:
             members |= vars(base)
     return members

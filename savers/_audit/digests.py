@@ -146,7 +146,7 @@ class ContentDigester:
         state = checkpoint.state
         known: dict[str, _LongValue] = {}
         remembered = self._known.get(history)
-        before = known if remembered is None else remembered.by_name
+        before = {} if remembered is None else remembered.by_name
         pack = self.codec.pack
         try:
             parts = [self.codec.pack_flat(_get_head(checkpoint))]
@@ -188,13 +188,14 @@ class ContentDigester:
         # Threads of execution may do this at the same time: each of these calls is atomic, and what one of
         # them loses is digested again.
         self._known.pop(history, None)
-        size = sum(each.size for each in known.values())
-        if not known or size > _MOST_BYTES:
+        new = _LongValues(known, sum(value.size for value in known.values()))
+        if not known or new.size > _MOST_BYTES:
             return
-        kept = sum(each.size for each in list(self._known.values()))
-        if len(self._known) >= _MOST_HISTORIES or kept + size > _MOST_BYTES:
+        kept = list(self._known.values())
+        total = new.size + sum(values.size for values in kept)
+        if len(kept) >= _MOST_HISTORIES or total > _MOST_BYTES:
             self._known.clear()
-        self._known[history] = _LongValues(known, size)
+        self._known[history] = new
 
     def forget(self) -> None:
         """Forget the long values."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from typing import Any, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
@@ -226,21 +226,26 @@ class _Operation:
         # a copy; a put, writes or tags in its source    the copy has what was stored, or not
         # another one on whole threads; any other        what either stores was removed by the other
         # two of puts, writes and tags in one history    see `_note_overlap_in_history`
-        subjects = [{each.thread_id, each.target} - {None} for each in (self, other)]
-        is_about_all = self.thread_id is None or other.thread_id is None
-        if not is_about_all and not subjects[0] & subjects[1]:
+        if not self._shares_thread(other):
             return
         if not other.is_ended and (self.thread_id in other.settled or self.name in _REMOVES):
             return
-        on_keys, whole = (self, other) if self.is_on_keys else (other, self)
-        if whole.is_on_keys:
+        if self.is_on_keys and other.is_on_keys:
             if self.namespace == other.namespace:
                 self._note_overlap_in_history(other)
-        elif on_keys.is_on_keys and whole.target is not None and whole.target != on_keys.thread_id:
+            return
+        on_keys, whole = (self, other) if self.is_on_keys else (other, self)
+        if on_keys.is_on_keys and whole.target is not None and whole.target != on_keys.thread_id:
             whole.is_raced_by_removal = True
             on_keys.copied_to.add(whole.target)
         else:
             self.is_raced_by_removal = other.is_raced_by_removal = True
+
+    def _shares_thread(self, other: _Operation) -> bool:
+        """Return whether this and another operation are about the same thread, as source or as target."""
+        if self.thread_id is None or other.thread_id is None:  # it is about all threads
+            return True
+        return not {self.thread_id, self.target}.isdisjoint({other.thread_id, other.target} - {None})
 
     def _note_overlap_in_history(self, other: _Operation) -> None:
         # what overlaps                                  what may have happened
@@ -497,6 +502,9 @@ class ExpectedStore:
 
 # Comparing
 
+Digests = list[tuple[str, str | None]]
+"""The ids of checkpoints, each with its digest, oldest first."""
+
 
 @final
 class StoreChecker:
@@ -559,10 +567,7 @@ class StoreChecker:
                 found.append(AuditProblem(where, f"it cannot be read: {error}"))
         for name, thread in expected.threads.items():
             if name not in seen:
-                slots = [history.checkpoints for history in thread.histories.values()]
-                reasons = chain.from_iterable(_compare_checkpoints(each, []) for each in slots)
-                missing = [*reasons, *(f"version {version} is missing" for version in thread.versions)]
-                found += [AuditProblem(f"thread {name!r}", reason) for reason in missing]
+                found += [AuditProblem(f"thread {name!r}", reason) for reason in _list_missing(thread)]
         return found
 
     def _list_threads(self, expected: ExpectedStore) -> Iterable[str]:
@@ -588,25 +593,25 @@ class StoreChecker:
 
     def _compare_history(self, config: RunnableConfig, expected: History, suffix: str) -> Iterator[str]:
         found = self._digest_all(self._store.list(config))
+        ids = [checkpoint_id for checkpoint_id, _ in found]
         for reason in _compare_checkpoints(expected.checkpoints, found):
             yield reason + suffix
-        ids = [key for key, _ in found]
-        slots = expected.checkpoints
-        ordered = {key for key in ids if key in slots and slots[key].is_ordered}
-        by_place = [key for key in ids if key in ordered]
-        by_rank = sorted(ordered, key=lambda key: slots[key].rank)
-        if by_place != by_rank:
+        if not _are_in_order(expected.checkpoints, ids):
             yield "the order of the checkpoints is not what was recorded" + suffix
         for checkpoint_id in dict.fromkeys(ids):
-            named = config.with_check_point_id(checkpoint_id)
-            writes = self._content.digest_writes(self._store.get_writes(named))
-            tags = self._content.digest_tags(self._store.tags_of(named))
-            recorded = {_WRITE.format(key): value for key, value in writes.items()}
-            recorded |= {_TAG.format(tag): tag for tag in tags}
+            recorded = self._digest_recorded(config.with_check_point_id(checkpoint_id))
             for reason in _compare_slots(expected.list_recorded(checkpoint_id), recorded.items()):
                 yield f"{reason} of checkpoint {checkpoint_id}{suffix}"
 
-    def _digest_all(self, newest_first: Sequence[Checkpoint]) -> list[tuple[str, str | None]]:
+    def _digest_recorded(self, config: RunnableConfig) -> dict[str, str | None]:
+        """Return the digests of the pending writes and the tags of a checkpoint, by the keys of their slots."""
+        writes = self._content.digest_writes(self._store.get_writes(config))
+        recorded = {_WRITE.format(key): value for key, value in writes.items()}
+        for tag in self._content.digest_tags(self._store.tags_of(config)):
+            recorded[_TAG.format(tag)] = tag
+        return recorded
+
+    def _digest_all(self, newest_first: Sequence[Checkpoint]) -> Digests:
         """Return the id and the digest of each checkpoint, oldest first."""
         return [(each.id, self._content.digest_checkpoint(each)) for each in reversed(newest_first)]
 
@@ -616,25 +621,48 @@ class StoreChecker:
             possible = expected.released
             if version in expected.versions:
                 possible = [expected.versions[version]]
-            found: dict[str, list[tuple[str, str | None]]] = {}
-            for namespace in self._store.version_namespaces(thread_id, version):
-                tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
-                found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
-            reasons = [
-                [
-                    reason
-                    for namespace in {*each, *found}
-                    for reason in _compare_checkpoints(each.get(namespace, Slots()), found.get(namespace, []))
-                ]
-                for each in possible
-            ]
             if not possible:
                 yield f"version {version} has no record"
-            elif all(reasons):
-                yield from (f"{reason} of version {version}" for reason in reasons[-1])
+                continue
+            found = self._digest_version(thread_id, version)
+            reasons: list[str] = []
+            for histories in possible:
+                reasons = [*_compare_version(histories, found)]
+                if not reasons:
+                    break
+            for reason in reasons:
+                yield f"{reason} of version {version}"
         for version in expected.versions:
             if version not in versions:
                 yield f"version {version} is missing"
+
+    def _digest_version(self, thread_id: str, version: int) -> dict[str, Digests]:
+        """Return the ids and digests of the checkpoints of a version, by namespace."""
+        found: dict[str, Digests] = {}
+        for namespace in self._store.version_namespaces(thread_id, version):
+            tag = self._store.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+            found[self._digester.hide_name("checkpoint_ns", namespace)] = self._digest_all(tag.checkpoints)
+        return found
+
+
+def _list_missing(expected: Thread) -> Iterator[str]:
+    """Yield what is missing of a thread that the store does not have."""
+    for history in expected.histories.values():
+        yield from _compare_checkpoints(history.checkpoints, [])
+    for version in expected.versions:
+        yield f"version {version} is missing"
+
+
+def _are_in_order(expected: Slots, ids: Sequence[str]) -> bool:
+    """Return whether those checkpoints of a history whose place is known have it, given all ids, oldest first."""
+    known = [key for key in ids if key in expected and expected[key].is_ordered]
+    return known == sorted(set(known), key=lambda key: expected[key].rank)
+
+
+def _compare_version(expected: Mapping[str, Slots], found: Mapping[str, Digests]) -> Iterator[str]:
+    """Yield how the histories of a version differ from what is expected."""
+    for namespace in {*expected, *found}:
+        yield from _compare_checkpoints(expected.get(namespace, Slots()), found.get(namespace, []))
 
 
 def _compare_checkpoints(expected: Slots, found: Iterable[tuple[str, str | None]]) -> Iterator[str]:

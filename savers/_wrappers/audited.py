@@ -61,6 +61,8 @@ _DEFAULT_THREAD: Final = frozenset({
     "copy", "delete", "namespaces", "version_namespaces", "versions_by_thread_id",
 })  # fmt: skip
 """The operations on a `thread` that take None for the default thread, and not for all threads."""
+_ThreadIds = dict[str, list[str]]
+"""The ids of the checkpoints of a thread, by namespace."""
 _LOGGER: Final = getLogger("graphkit")
 _Result = TypeVar("_Result")
 _Class = TypeVar("_Class")
@@ -82,10 +84,12 @@ class _Recorder:
         self.hide_name = log.digester.hide_name
         self.store: Any = unwrap(saver)
         self.content = ContentDigester(log.digester, find_codec(self.store))
-        policies = [getattr(wrapper, "policy", None) for wrapper in iter_wrappers(saver)]
-        found = [getattr(policy, "metadata_of", None) for policy in policies]
-        self._marks: list[Callable[[Any], Mapping[str, Any]]] = [each for each in found if each is not None]
+        self._marks: list[Callable[[Any], Mapping[str, Any]]] = []
         """What the policies add to the metadata of each checkpoint."""
+        for wrapper in iter_wrappers(saver):
+            metadata_of = getattr(getattr(wrapper, "policy", None), "metadata_of", None)
+            if metadata_of is not None:
+                self._marks.append(metadata_of)
 
     def record(self, operation: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
         """Record an operation, given its arguments by name."""
@@ -217,7 +221,7 @@ class _Recorder:
         fields["digest"] = self.content.digest_checkpoint(checkpoint, (config.thread, config.checkpoint_ns))
         return fields
 
-    def list_ids(self, thread_id: str) -> dict[str, Any] | None:
+    def list_ids(self, thread_id: str) -> _ThreadIds | None:
         """Return the ids of the checkpoints of a thread, by namespace; None if they cannot be read."""
         try:
             namespaces = self.store.namespaces(thread_id) if self.store.lists_namespaces else [""]
@@ -229,6 +233,28 @@ class _Recorder:
             }
         except CheckpointerError:
             return None
+
+    def list_removed(self, before: Mapping[str, _ThreadIds | None]) -> dict[str, _ThreadIds | None]:
+        """Return the ids that have gone, by thread; None for a thread that cannot be read.
+
+        Args:
+            before: by thread id, what `list_ids` has returned.
+        """
+        removed: dict[str, _ThreadIds | None] = {}
+        for thread_id, histories in before.items():
+            name = self.hide_name("thread_id", thread_id)
+            after = self.list_ids(thread_id)
+            if histories is None or after is None:
+                removed[name] = None
+                continue
+            gone: _ThreadIds = {}
+            for namespace, ids in histories.items():
+                missing = set(ids).difference(after.get(namespace, ()))
+                if missing:
+                    gone[namespace] = sorted(missing)
+            if gone:
+                removed[name] = gone
+        return removed
 
     def name_latest(self, config: RunnableConfig) -> RunnableConfig:
         """Return a config that names the latest checkpoint, so that the record says which one was meant."""
@@ -370,7 +396,7 @@ class AuditedSaver(SaverWrapper):
         recorder = self._recorder
         config = RunnableConfig.of(thread)
         fields = recorder.describe("prune", config, is_about_all=thread is None)
-        before: dict[str, dict[str, Any] | None] | None = None
+        before: dict[str, _ThreadIds | None] | None = None
 
         def list_and_prune() -> int:
             # After the intent: what is put until then overlaps the prune, which may remove it.
@@ -381,24 +407,7 @@ class AuditedSaver(SaverWrapper):
             return self.delegate.prune(thread, **retention)
 
         def describe_removed(_: object) -> Entry:
-            """Return the ids of what has gone since, by thread and namespace; None for a thread that cannot be read."""
-            if before is None:
-                return {}
-            removed: dict[str, dict[str, Any] | None] = {}
-            for thread_id, histories in before.items():
-                name = recorder.hide_name("thread_id", thread_id)
-                after = recorder.list_ids(thread_id)
-                if histories is None or after is None:
-                    removed[name] = None
-                    continue
-                gone: dict[str, list[str]] = {}
-                for namespace, ids in histories.items():
-                    missing = set(ids).difference(after.get(namespace, ()))
-                    if missing:
-                        gone[namespace] = sorted(missing)
-                if gone:
-                    removed[name] = gone
-            return {"removed": removed}
+            return {} if before is None else {"removed": recorder.list_removed(before)}
 
         return recorder.record_writing(fields, list_and_prune, describe_removed)
 

@@ -275,20 +275,14 @@ class SupportsLogs(Protocol):
     def call_without_waiting(self, config: RunnableConfig, *arguments: Any, **options: Any) -> Any:
         """Call a function now if it takes only some microseconds."""
 
-    def describe(self) -> str:
-        """Return the name of the store, for messages."""
-
 
 class LogsOfDelegate:
-    """The methods of SupportsLogs that are the same in each wrapper."""
+    """The method of SupportsLogs that is the same in each wrapper."""
 
     delegate: Any
 
     def call_without_waiting(self, *_: object, **_options: object) -> None:
         """Call nothing: a policy may take its time, and an audit log waits for the disk."""
-
-    def describe(self) -> str:
-        return self.delegate.describe()  # type: ignore[no-any-return]
 
 
 class HookedLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import time
-from typing import Any, Final
+from typing import Final
 
 from langgraph.cache.base import BaseCache, FullKey, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -13,15 +13,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
 from savers.langgraph.encoding import serialize
-from savers.langgraph.entry_log import CACHE, EntriesReport, EntryLog, Fsync
+from savers.langgraph.entry_log import CACHE, EntryLog, Fsync, OwnsEntries
 from savers.langgraph.entry_records import Clear, EntryChange, EntryTable, Namespace, Put, check_names
-from savers.langgraph.opening import ContextMethods
 from savers.langgraph.serializer import Deserializer, TypedValue, make_serializer
 
 _SECOND: Final = 1_000_000
 
 
-class FileSystemCache(ContextMethods, BaseCache[ValueT]):
+class FileSystemCache(OwnsEntries, BaseCache[ValueT]):
     """Stores LangGraph's cached node results in a directory, also that of a FileSystemCheckpointSaver.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
@@ -60,15 +59,6 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
         super().__init__(serde=make_serializer(serde, types))
         self._deserializer = Deserializer(self.serde, None)
         self._log = EntryLog(base_directory, CACHE, fsync=fsync, clock=clock, io=io)
-
-    # Opening and closing
-
-    def close(self) -> None:
-        """Close the files. A later use opens them again."""
-        self._log.close_files()
-
-    def _close(self) -> None:
-        self.close()
 
     # Values
 
@@ -157,43 +147,6 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """As `clear`, in a worker thread."""
         await run_in_thread(self.clear, namespaces)
-
-    # Erasing
-
-    def erase_where(self, metadata: Mapping[str, Any]) -> Sequence[str]:
-        """Delete all values, since nothing tells whose they are, and leave no byte of them.
-
-        Returns:
-            Why bytes are left; empty if none is.
-
-        Raises:
-            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
-            CheckpointStorageError: the file system refused.
-            ValueError: the metadata is empty. Nothing was changed.
-        """
-        return self._log.erase_where(metadata)
-
-    # Damage
-
-    def verify(self) -> EntriesReport:
-        """Read every byte and report damage. Changes nothing, and blocks no other process.
-
-        Raises:
-            CheckpointStorageError: the file system refused.
-        """
-        return self._log.verify()
-
-    def repair(self) -> int:
-        """Rewrite damaged data from what is readable; keep a copy of the damaged file beside it.
-
-        Returns:
-            How many bytes could not be read; 0 if nothing is damaged and nothing was changed.
-
-        Raises:
-            CheckpointFormatError: the data need a newer graphkit.
-            CheckpointStorageError: the file system refused. Nothing was changed.
-        """
-        return self._log.repair().before.lost
 
 
 def _describe(name: FullKey) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from time import time_ns
 from typing import Any, Final, final
 from weakref import WeakValueDictionary
@@ -31,7 +31,7 @@ from graphkit.saver_kit import (
 )
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, Write
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, LogExtent, Result, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Histories, Listed, LogExtent, Result, Take
 from savers.langgraph.metadata import UNKNOWN
 
 _MIN_READ: Final = 16
@@ -40,8 +40,6 @@ _GROWTH: Final = 4
 """Each time, this many times more are read."""
 _UNKNOWN: Final = (0, 0)
 """What was seen of a history; savers do not tell."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 _LOCKS: Final[WeakValueDictionary[object, threading.RLock]] = WeakValueDictionary()
 """The locks of threads that are held or waited for, by the key of the run lock."""
@@ -52,17 +50,6 @@ def _lock_thread(saver: BaseCheckpointSaver, history: RunnableConfig) -> Abstrac
     """Return the lock under which this process reads a thread and then changes it."""
     with _LOCKS_GUARD:
         return _LOCKS.setdefault(saver.run_lock_key(history), threading.RLock())
-
-
-def _outline(info: CheckpointInfo) -> StoredCheckpoint:
-    return StoredCheckpoint(
-        info.id,
-        info.node_id,
-        info.next_node_id,
-        (info.created_at - _EPOCH) // _MICROSECOND,
-        info.parent_id,
-        freeze(info.metadata),
-    )
 
 
 class _ReadCheckpoint(StoredCheckpoint):
@@ -167,16 +154,16 @@ class ContractHistories(Histories):
         stored = _ReadCheckpoint(checkpoint.with_metadata(freeze(metadata)))
         # They are still there if the process died after it had put the checkpoint.
         writes = _merge(saver.get_writes(_make_early_config(named)), own)
-        return take(FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=self.describe()))
+        return take(FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=type(saver).__name__))
 
     def select(
         self,
         history: RunnableConfig,
-        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        choose: Callable[[Iterator[Listed]], Result],
         expected: int | None,
     ) -> tuple[Result, LogExtent]:
         infos = self.saver.history(history) if expected is None else self._iter_recent(history, expected)
-        return choose(map(_outline, infos)), _UNKNOWN
+        return choose(iter(infos)), _UNKNOWN
 
     def _iter_recent(self, history: RunnableConfig, expected: int) -> Iterator[CheckpointInfo]:
         """Yield the infos of a history, newest first, and read no further back than the iteration goes."""
@@ -197,7 +184,7 @@ class ContractHistories(Histories):
     def read_selected(
         self,
         history: RunnableConfig,
-        stored: StoredCheckpoint,
+        stored: Listed,
         extent: LogExtent,  # noqa: ARG002 - a checkpoint has no place but its id
         take: Take[Result],
     ) -> Result | None:

@@ -29,7 +29,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, writes_so
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit.errors import CheckpointSerializationError
-from graphkit.saver_kit import LANGGRAPH_WRITE as WRITE, PLAIN, REMOVED, SET, Codec, FrozenDict, FrozenList, freeze
+from graphkit.saver_kit import LANGGRAPH_WRITE as WRITE, PLAIN, Codec, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 from savers.langgraph.serializer import make_refusal
 
@@ -63,10 +63,11 @@ class Successor(NamedTuple):
     """The state of a checkpoint that follows the one stored last."""
 
     state: FrozenDict
-    ops: dict[str, int]
-    """What changed since the last state, as in Changes."""
-    packed: Mapping[str, bytes | None] | None
-    """The same, packed; None if keys were added or removed, or this was not the usual put."""
+    packed: Mapping[str, bytes | None]
+    """The keys that have other values than in the last state; in the usual put with these values, packed, where None
+    stands for a bytes object of the state."""
+    is_usual: bool
+    """Whether these are all that a record needs: no key was added or removed."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
 
@@ -248,14 +249,12 @@ def encode_successor(  # noqa: PLR0912, PLR0915 - the hot path
             set_key(state, key, frozen)
             changed_nodes.append(node)
     state.kind = PLAIN  # the state contains only bytes and versions
-    ops = dict.fromkeys(packed, SET)
-    if len(state) == len(kept) == len(base):
-        return Successor(state, ops, packed, changed_nodes)
-    for key in list(state):
-        if key not in kept:
-            ops[key] = REMOVED
-            dict.__delitem__(state, key)
-    return Successor(state, ops, None, changed_nodes)
+    is_usual = len(state) == len(kept) == len(base)
+    if not is_usual:
+        for key in list(state):
+            if key not in kept:
+                dict.__delitem__(state, key)
+    return Successor(state, packed, is_usual, changed_nodes)
 
 
 _BIN_HEADERS: Final = tuple(delta.pack_header(delta.BIN, length) for length in range(256))
@@ -286,24 +285,23 @@ def _freeze_versions(seen: Mapping[str, Any]) -> FrozenDict:
     return frozen
 
 
-def compare_with_last(base: FrozenDict, successor: Successor) -> Successor:
-    """Compare a state that follows another one than `base`, the last, with that one.
+def share_with_last(base: FrozenDict, successor: Successor) -> Successor:
+    """Let a state that follows another one than `base`, the last, share equal values with that one.
 
-    The result shares equal values with `base` and has its keys in the same order.
+    Its keys get the order of those of `base`.
     """
     new = successor.state
     state = FrozenDict(base)
-    ops: dict[str, int] = {}
+    changed: dict[str, None] = {}
     for key in base:
         if key not in new:
-            ops[key] = REMOVED
             dict.__delitem__(state, key)
     for key, value in new.items():
         if base.get(key) != value:
-            ops[key] = SET
+            changed[key] = None
             dict.__setitem__(state, key, value)
     state.kind = PLAIN  # the state contains only bytes and versions
-    return Successor(state, ops, None, successor.changed_nodes)
+    return successor._replace(state=state, packed=changed, is_usual=False)
 
 
 # Pending writes: what the tasks of LangGraph wrote, recorded with the checkpoint that they ran from.

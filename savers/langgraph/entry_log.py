@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -45,6 +45,7 @@ from savers._log.log_bytes import Change
 from savers._log.records import Records
 from savers._threads import call_after_fork
 from savers.langgraph.entry_records import Entry, EntryChange, EntryTable, make_batches, pack_changes, unpack_changes
+from savers.langgraph.opening import ContextMethods
 
 Fsync = Literal["always", "never"]
 Noun = Literal["item", "cached value"]
@@ -484,6 +485,57 @@ class EntryLog:
 
 _LOGS: Final[weakref.WeakSet[EntryLog]] = weakref.WeakSet()
 call_after_fork(_LOGS, EntryLog.close_after_fork)
+
+
+class OwnsEntries(ContextMethods):
+    """What the store and the cache of LangGraph do with their log."""
+
+    _log: EntryLog
+
+    def close(self) -> None:
+        """Close the files. A later use opens them again."""
+        self._log.close_files()
+
+    def _close(self) -> None:
+        self.close()
+
+    def erase_where(self, metadata: Mapping[str, Any]) -> Sequence[str]:
+        """Erase the items of a person, or all values of a cache, and what was replaced or deleted earlier.
+
+        An item is that person's if its value has all of these keys and values, or if its namespace has
+        all of these values as labels. Nothing tells whose a cached value is. The file is rewritten.
+
+        Returns:
+            Why bytes are left; empty if none is.
+
+        Raises:
+            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
+            CheckpointStorageError: the file system refused.
+            ValueError: the metadata is empty. Nothing was changed.
+        """
+        return self._log.erase_where(metadata)
+
+    def verify(self) -> EntriesReport:
+        """Read every byte and report damage. Changes nothing, and blocks no other process.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        return self._log.verify()
+
+    def repair(self) -> int:
+        """Rewrite damaged data from what is readable; keep a copy of the damaged file beside it.
+
+        An entry whose last change is damaged has the value of the change before, or is gone.
+
+        Returns:
+            How many bytes could not be read; 0 if nothing is damaged and nothing was changed.
+
+        Raises:
+            CheckpointFormatError: the data need a newer graphkit.
+            CheckpointStorageError: the file system refused. Nothing was changed.
+        """
+        return self._log.repair().before.lost
 
 
 def verify_entries(directory: str | os.PathLike[str]) -> dict[Noun, EntriesReport]:

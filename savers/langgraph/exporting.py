@@ -252,32 +252,26 @@ class _Export:
         except (TypeError, ValueError) as error:
             self.problems.append(f"{where}: SqliteSaver cannot store its metadata: {error}")
             return
-        if is_new:
-            # The writes come first: a checkpoint in the database is one whose writes are there.
-            existing_writes = self._database.read_writes(history, checkpoint_id)
-            missing = list_missing_writes(existing_writes, original.writes)
-            if missing is None:
-                self.problems.append(f"{where}: the database has other writes of it; nothing was overwritten")
-                return
-            self._put_writes(history, checkpoint_id, missing)
-            config = make_langgraph_config(*history, original.parent_id)
-            versions = original.checkpoint["channel_versions"]
-            self._target.put(config, original.checkpoint, original.metadata, versions)
-            self.written += 1
-        else:
+        different: list[str] = []
+        if not is_new:
             self.skipped += 1
             with explain_unknown_types("database", history):
                 existing = self._database.read(history, checkpoint_id)
             different = list_differences(self._saver.serde, existing, original)
-            missing = list_missing_writes(existing.writes, original.writes)
-            if missing:  # the thread has gone on since an earlier export
-                different.remove("writes")
-            if different or missing is None:
-                self.problems.append(
-                    f"{where}: the database has it with another {' and '.join(different)}; nothing was overwritten"
-                )
-                return
-            self._put_writes(history, checkpoint_id, missing)
+        existing_writes = self._database.read_writes(history, checkpoint_id)
+        missing = list_missing_writes(existing_writes, original.writes)
+        if missing and not is_new:  # the thread has gone on since an earlier export
+            different.remove("writes")
+        if different or missing is None:
+            found = f"it with another {' and '.join(different)}" if different else "other writes of it"
+            self.problems.append(f"{where}: the database has {found}; nothing was overwritten")
+            return
+        # The writes come first: a checkpoint in the database is one whose writes are there.
+        self._put_writes(history, checkpoint_id, missing)
+        if is_new:
+            config = make_langgraph_config(*history, original.parent_id)
+            self._target.put(config, original.checkpoint, original.metadata, original.checkpoint["channel_versions"])
+            self.written += 1
         stored = self._database.read(history, checkpoint_id)
         for part in list_differences(self._saver.serde, stored, original):
             self.problems.append(f"{where}: its {part} differs")

@@ -21,7 +21,17 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointErasedError, CheckpointerConfigurationError
-from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Changes, FailedThreads, FrozenDict, ThreadLike
+from graphkit.saver_kit import (
+    EARLY_WRITES,
+    LANGGRAPH,
+    MADE_BY,
+    REMOVED,
+    SET,
+    Changes,
+    FailedThreads,
+    FrozenDict,
+    ThreadLike,
+)
 from savers._delta import PackedState
 from savers._log.catalogue import Head
 from savers._log.log import AnyLog
@@ -58,8 +68,8 @@ class GrowingHistory(Protocol):
 
         Args:
             new: all of it but its state.
-            successor: its state, and how it differs from the last one.
-            base: that state.
+            successor: its state, which follows the last one.
+            base: that one.
         """
 
 
@@ -76,6 +86,8 @@ class FoundCheckpoint(NamedTuple):
     """Names the history in errors."""
 
 
+Listed = StoredCheckpoint | CheckpointInfo
+"""What a saver knows of a checkpoint without its state."""
 LogExtent = tuple[int, int]
 """What a reader has seen of a history: which log, and how many bytes of it."""
 Take = Callable[[FoundCheckpoint], Result]
@@ -164,7 +176,7 @@ class Histories(ABC):
     def select(
         self,
         history: RunnableConfig,
-        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        choose: Callable[[Iterator[Listed]], Result],
         expected: int | None,
     ) -> tuple[Result, LogExtent]:
         """Choose checkpoints of a history.
@@ -181,7 +193,7 @@ class Histories(ABC):
 
     @abstractmethod
     def read_selected(
-        self, history: RunnableConfig, stored: StoredCheckpoint, extent: LogExtent, take: Take[Result]
+        self, history: RunnableConfig, stored: Listed, extent: LogExtent, take: Take[Result]
     ) -> Result | None:
         """As `read`, for a checkpoint that `select` has chosen; None if it was removed meanwhile."""
 
@@ -203,10 +215,6 @@ class Histories(ABC):
         Returns:
             Whether it was deleted, or would be.
         """
-
-    def describe(self) -> str:
-        """Return the name of the store, for log messages."""
-        return type(self.saver).__name__
 
 
 # In logs: early writes wait in the log of their history
@@ -257,7 +265,7 @@ class LogHistories(Histories):
     def select(
         self,
         history: RunnableConfig,
-        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        choose: Callable[[Iterator[Listed]], Result],
         expected: int | None,
     ) -> tuple[Result, LogExtent]:
         def read(log: AnyLog) -> tuple[Result, LogExtent]:
@@ -271,8 +279,10 @@ class LogHistories(Histories):
         return found
 
     def read_selected(
-        self, history: RunnableConfig, stored: StoredCheckpoint, extent: LogExtent, take: Take[Result]
+        self, history: RunnableConfig, stored: Listed, extent: LogExtent, take: Take[Result]
     ) -> Result | None:
+        assert isinstance(stored, StoredCheckpoint)
+
         def read(log: AnyLog) -> Result | None:
             if _get_extent(log) == extent:
                 return _take(log, stored, take)
@@ -286,9 +296,6 @@ class LogHistories(Histories):
 
     def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
         return bool(self.saver.delete_idle(thread_id, idle_since=idle_since, dry_run=dry_run))
-
-    def describe(self) -> str:
-        return self.saver.describe()  # type: ignore[no-any-return]
 
 
 def _get_extent(log: AnyLog) -> LogExtent:
@@ -319,12 +326,13 @@ class _GrowingLog:
         log = self._log
         writer = log.writer
         is_new = log.history.lacks(new.id)
-        if is_new and successor.packed is not None and base is writer.state:
+        if is_new and successor.is_usual and base is writer.state:
             writer.put_packed(new, successor.state, successor.packed)
             return
+        ops = dict.fromkeys(successor.packed, SET)
+        ops.update({key: REMOVED for key in base if key not in successor.state})
         # The constructor would freeze the state again, and would not know what changed.
-        changes = Changes(base, successor.ops)
-        checkpoint = new.make_checkpoint(successor.state, changes)
+        checkpoint = new.make_checkpoint(successor.state, Changes(base, ops))
         target = None if is_new else new.id
         writer.put(checkpoint, target)
 
@@ -333,7 +341,7 @@ class _GrowingLog:
 
 _LAST_ID: Final = "\U0010ffff" * 8
 """Comes after every id that a checkpoint has in practice."""
-Ranked = tuple[str, StoredCheckpoint]
+Ranked = tuple[str, Listed]
 """A checkpoint, and its place among the histories: the greatest comes first."""
 
 
@@ -350,7 +358,7 @@ class Query:
     limit: int | None
     """The most checkpoints to yield."""
 
-    def choose(self, checkpoints: Iterator[StoredCheckpoint]) -> list[Ranked]:
+    def choose(self, checkpoints: Iterator[Listed]) -> list[Ranked]:
         """Return the checkpoints of one history that are wanted, newest first.
 
         Histories are merged by the id of their next checkpoint, as LangGraph's SQL savers sort: its
@@ -390,7 +398,7 @@ class Query:
             chosen = [pair for pair in newer if pair[1].id < before and self._accepts(pair[1])][: self.limit]
         return chosen
 
-    def _accepts(self, stored: StoredCheckpoint) -> bool:
+    def _accepts(self, stored: Listed) -> bool:
         if self.checkpoint_id is not None and self.checkpoint_id != stored.id:
             return False
         return not self.filter or matches(stored.metadata, self.filter)
@@ -404,7 +412,7 @@ class Selected(NamedTuple):
     """The place of its history; the order of checkpoints that have equal ranks."""
     history: RunnableConfig
     extent: LogExtent
-    stored: StoredCheckpoint
+    stored: Listed
 
 
 def select(histories: Histories, heads: Iterable[Head], query: Query, root: RunnableConfig) -> list[Selected]:
@@ -466,7 +474,7 @@ def start_sweeper(histories: Histories, ttl: timedelta) -> PeriodicSweep[Histori
     def sweep_now(histories: Histories, stop: threading.Event) -> None:
         deleted = sweep(histories, datetime.now(UTC) - ttl, stop)
         if deleted:
-            _LOGGER.info("%s: deleted %d threads whose ttl was over", histories.describe(), deleted)
+            _LOGGER.info("%r: deleted %d threads whose ttl was over", histories.saver, deleted)
 
     sweeper = PeriodicSweep(histories, sweep_now, "graphkit-ttl")
     interval = min(max(ttl / _SWEEPS_PER_TTL, _MIN_INTERVAL), _MAX_INTERVAL)

@@ -178,11 +178,7 @@ def derive_next_node(checkpoint: Mapping[str, Any]) -> str:
     known = _derive_from_names(tuple(checkpoint["channel_versions"]), tuple(values))
     if known is not None:
         return known
-    nodes: set[str] = set()
-    for name, value in values.items():
-        if _is_trigger(name):
-            nodes.update(_iter_triggered(name, value))
-    return _join_next(nodes)
+    return _join_next(values.items())
 
 
 @lru_cache(maxsize=_MAX_GROUPS)
@@ -193,28 +189,19 @@ def _derive_from_names(channels: tuple[str, ...], with_values: tuple[str, ...]) 
         channels: the names of all channels.
         with_values: the names of those that hold a value.
     """
-    if not any(map(_is_start, channels)):
-        return UNKNOWN
-    triggers = [name for name in with_values if _is_trigger(name)]
-    if not all(map(_is_start, triggers)):
+    if not any(name == _INPUT or name.startswith(_BRANCH) for name in channels):
+        return UNKNOWN  # each StateGraph has such channels
+    if any(name == _SENDS or name.startswith(_JOIN) for name in with_values):
         return None
-    return _join_next({node for name in triggers for node in _iter_triggered(name, None)})
+    return _join_next((name, None) for name in with_values)
 
 
-def _join_next(nodes: set[str]) -> str:
+def _join_next(values: Iterable[tuple[str, Any]]) -> str:
+    """Return the names of the nodes that channels with these values trigger."""
+    nodes = {node for name, value in values for node in _iter_triggered(name, value)}
     if not nodes:
         return END
     return NEXT + ", ".join(sorted(nodes))
-
-
-def _is_start(name: str) -> bool:
-    """Return whether each StateGraph has a channel of this kind."""
-    return name == _INPUT or name.startswith(_BRANCH)
-
-
-def _is_trigger(name: str) -> bool:
-    """Return whether the value of a channel may start a node."""
-    return name in {_INPUT, _SENDS} or name.startswith((_BRANCH, _JOIN))
 
 
 def _iter_triggered(name: str, value: Any) -> Iterator[str]:

@@ -33,11 +33,11 @@ from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.decoding import Ancestor, Parts, decode, take_ancestor, take_apart
 from savers.langgraph.encoding import (
     Write,
-    compare_with_last,
     encode_successor,
     encode_writes,
     find_missing,
     serialize_checkpoint,
+    share_with_last,
 )
 from savers.langgraph.histories import (
     FoundCheckpoint,
@@ -195,19 +195,12 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         packed_metadata = pack_metadata(metadata)
 
         def put_next(log: GrowingHistory) -> None:
-            base = parent = _EMPTY
             latest = log.find(None)
-            is_next = latest is None and not parent_id
-            if latest is not None:
-                _check_made_by(history, latest)
-                base = parent = log.load_state(latest)
-                is_next = parent_id == latest.id
+            base = parent = _load_state(log, history, latest)
+            is_next = (parent_id or None) == (None if latest is None else latest.id)
             if not is_next:
                 stored_parent = log.find(parent_id) if parent_id else None
-                parent = _EMPTY
-                if stored_parent is not None:
-                    _check_made_by(history, stored_parent)
-                    parent = log.load_state(stored_parent)
+                parent = _load_state(log, history, stored_parent)
             successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
                 earlier = map(log.load_state, log.walk_back())
@@ -215,7 +208,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
                 successor = encode_successor(parent, checkpoint, *found, log.pack)
                 assert successor is not None
             if not is_next:
-                successor = compare_with_last(base, successor)
+                successor = share_with_last(base, successor)
             node = derive_node(metadata, successor.changed_nodes)
             # By position, because this is part of every put.
             new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
@@ -654,6 +647,18 @@ def _make_config(given: LangGraphConfig | None, thread_id: Any, namespace: str, 
     if given and "principal" in given["configurable"]:
         config["configurable"]["principal"] = given["configurable"]["principal"]
     return config
+
+
+def _load_state(log: GrowingHistory, history: RunnableConfig, stored: StoredCheckpoint | None) -> FrozenDict:
+    """Return the state of a checkpoint; an empty one if there is none.
+
+    Raises:
+        CheckpointConflictError: as for `_check_made_by`.
+    """
+    if stored is None:
+        return _EMPTY
+    _check_made_by(history, stored)
+    return log.load_state(stored)
 
 
 def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint) -> None:

@@ -36,7 +36,7 @@ from langgraph.store.base import (
 from graphkit.errors import CheckpointerError
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
-from savers.langgraph.entry_log import STORE, EntriesReport, EntryLog, Fsync
+from savers.langgraph.entry_log import STORE, EntryLog, Fsync, OwnsEntries
 from savers.langgraph.entry_records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch, check_names
 from savers.langgraph.items import (
     Embedder,
@@ -50,7 +50,7 @@ from savers.langgraph.items import (
     unpack_value,
     unpack_vectors,
 )
-from savers.langgraph.opening import ContextMethods, PeriodicSweep, SetupMethod
+from savers.langgraph.opening import PeriodicSweep, SetupMethod
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
@@ -138,7 +138,7 @@ class _Found(NamedTuple):
     score: float | None
 
 
-class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
+class FileSystemStore(OwnsEntries, SetupMethod, BaseStore):
     """Stores LangGraph's items in a directory, also that of a FileSystemCheckpointSaver.
 
     One object serves synchronous and asynchronous callers, and any number of threads and processes.
@@ -195,15 +195,10 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         self._sweeper = PeriodicSweep(self, _sweep, "graphkit-ttl-sweeper")
         self._queue = _TickQueue(self._execute_all)
 
-    # Opening and closing, as with LangGraph's own stores
-
     def close(self) -> None:
         """Stop the sweeper and close the files. A later use opens them again."""
         self._sweeper.stop()
-        self._log.close_files()
-
-    def _close(self) -> None:
-        self.close()
+        super().close()
 
     # Batches
 
@@ -488,48 +483,6 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper; return whether it has stopped within `timeout` seconds."""
         return self._sweeper.stop(timeout)
-
-    # Erasing
-
-    def erase_where(self, metadata: Mapping[str, Any]) -> Sequence[str]:
-        """Erase the items of a person, and what was replaced or deleted earlier; rewrites the file.
-
-        An item is that person's if its value has all of these keys and values, or if its namespace has
-        all of these values as labels.
-
-        Returns:
-            Why bytes are left; empty if none is.
-
-        Raises:
-            CheckpointCorruptionError: the stored data are damaged. Nothing was changed.
-            CheckpointStorageError: the file system refused.
-            ValueError: the metadata is empty. Nothing was changed.
-        """
-        return self._log.erase_where(metadata)
-
-    # Damage
-
-    def verify(self) -> EntriesReport:
-        """Read every byte and report damage. Changes nothing, and blocks no other process.
-
-        Raises:
-            CheckpointStorageError: the file system refused.
-        """
-        return self._log.verify()
-
-    def repair(self) -> int:
-        """Rewrite damaged data from what is readable; keep a copy of the damaged file beside it.
-
-        An item whose last change is damaged has the value of the change before, or is gone.
-
-        Returns:
-            How many bytes could not be read; 0 if nothing is damaged and nothing was changed.
-
-        Raises:
-            CheckpointFormatError: the data need a newer graphkit.
-            CheckpointStorageError: the file system refused. Nothing was changed.
-        """
-        return self._log.repair().before.lost
 
 
 def _sweep(store: FileSystemStore, _stop: threading.Event) -> None:

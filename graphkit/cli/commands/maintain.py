@@ -212,14 +212,8 @@ def _prune_idle(
         context.warn(f"graphkit: kept because of damage: {name_threads(damaged)}; {advice}")
     chosen = [row["thread"] for row in rows]
     size = sum(row["size"] for row in rows)
-    data: Row = {
-        "deleted": chosen,
-        "waiting": waiting,
-        "damaged": damaged,
-        "threads": rows,
-        "size": size,
-        "dry_run": dry_run,
-    }
+    data: Row = {"deleted": chosen, "waiting": waiting, "damaged": damaged, "threads": rows, "size": size}
+    data["dry_run"] = dry_run
     left = 0 if interrupted else len(waiting)
     if dry_run or not chosen:
         failed.raise_if_any()

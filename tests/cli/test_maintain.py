@@ -277,14 +277,11 @@ def test_idle_threads_are_deleted_whole_after_a_question(idle):
 
 def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle):
     prune = ("prune", idle, "--idle", "30min")
-    size = size_of(idle, "t-order-18-*")
     left_out = "1 more waits for a human; --interrupted deletes those, too)"
     what = f"1 thread idle for 30min (1 finished; {left_out}"
-    assert graphkit(*prune, "--dry-run").lines[-1] == f"would delete {what}, {size}"
-    done = graphkit(*prune, "--yes")
-    assert done.out == f"deleted {what}\n"
-    again = graphkit(*prune, "--yes")
-    assert again.out == f"no thread is idle for 30min ({left_out}\n"
+    assert graphkit(*prune, "--dry-run").lines[-1] == f"would delete {what}, {size_of(idle, 't-order-18-*')}"
+    assert graphkit(*prune, "--yes").out == f"deleted {what}\n"
+    assert graphkit(*prune, "--yes").out == f"no thread is idle for 30min ({left_out}\n"
     assert threads(idle) == ["import-a", "order-17"]
     graphkit("answer", idle, "order-17", "--value", "1")
     age(idle, "order-17", 60)
@@ -301,8 +298,7 @@ def test_a_damaged_thread_is_not_deleted_as_idle(idle):
 
 
 def test_idle_threads_in_a_script(idle, saver):
-    done = graphkit("prune", idle, "--idle", "30min")
-    assert_refused(done, 2, "pass --yes")
+    assert_refused(graphkit("prune", idle, "--idle", "30min"), 2, "pass --yes")
     assert graphkit("prune", idle, "nowhere", "--idle", "1s", "--yes").code == 11
     would = read_json("prune", idle, "--idle", "30min", "--interrupted", "--dry-run")
     sizes = {thread: saver.size(thread) for thread in ("order-17", "order-18")}

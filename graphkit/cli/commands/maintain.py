@@ -26,7 +26,7 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only, find_thread, find_threads
-from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
+from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store, with_placeholder_types
 from graphkit.cli.values import UsageError, escape, parse_age, parse_assignments, pluralize
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -240,6 +240,7 @@ def _prune_idle(
     return Message(text, data)
 
 
+@with_placeholder_types()
 def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
     """Return the threads that no process has written to since, and that have no run, as plain data."""
     assert isinstance(saver, SupportsDeleteIdle)

@@ -198,10 +198,11 @@ class CheckpointerError(GraphKitError):
         return self._add_advice(super().__str__())
 
     def _add_advice(self, message: str) -> str:
-        if not self.advice:
+        advice = f"{self.advice}, or raise {self.option}" if self.option else self.advice
+        # The message of a subclass may end with it, and so does one that an older version has pickled.
+        if not self.advice or message.endswith(advice):
             return message
-        alternative = f", or raise {self.option}" if self.option else ""
-        return f"{message}; {self.advice}{alternative}"
+        return f"{message}; {advice}"
 
 
 class CheckpointNotFoundError(CheckpointerError, LookupError):

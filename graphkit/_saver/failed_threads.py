@@ -121,6 +121,15 @@ def name_threads(thread_ids: Sequence[str]) -> str:
     return names
 
 
+def without_option(error: Exception) -> Exception:
+    """Return an error whose text names no option of a saver, for readers who cannot set one."""
+    if not isinstance(error, CheckpointerError) or not error.option:
+        return error
+    shown = copy(error)
+    shown.option = ""
+    return shown
+
+
 def is_out_of_resources(error: Exception) -> bool:
     """Return whether an error is due to the process, and not to the store of a thread."""
     return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}

@@ -23,12 +23,13 @@ from typing import Final, Self, final
 from graphkit._options import check_age, check_choice, check_count, check_function, check_texts, read_options
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.failed_threads import is_out_of_resources, name_threads
+from graphkit._saver.failed_threads import is_out_of_resources, name_threads, without_option
 from graphkit._saver.reports import OverLimit, RetentionReport
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
 from graphkit._saver.writes import is_schedule
 from graphkit._waker import Waker
+from graphkit._wording import describe_error
 from graphkit.errors import (
     CheckpointErasedError,
     CheckpointerConfigurationError,
@@ -160,7 +161,6 @@ def apply_policy(
     now: datetime,
     dry_run: bool = False,
     is_stopped: Callable[[], bool] = lambda: False,
-    describe: Callable[[Exception], str] = str,
 ) -> RetentionReport:
     """Apply a policy to a store.
 
@@ -170,13 +170,12 @@ def apply_policy(
         now: the time from which ages count.
         dry_run: only return what would be done.
         is_stopped: called after each thread; True ends the pass, without an alert.
-        describe: returns the text of an error, for the report.
 
     Raises:
         CheckpointerConfigurationError: as `RetentionPolicy.apply`; and so the others.
     """
     store = find_store(policy, saver)
-    current = _Pass(policy, store, now=now, dry_run=dry_run, describe=describe)
+    current = _Pass(policy, store, now=now, dry_run=dry_run)
     for thread_id in store.threads():
         if fnmatchcase(thread_id, policy.threads) and not is_schedule(thread_id):
             current.prune(thread_id)
@@ -216,19 +215,10 @@ def find_store(policy: RetentionPolicy, saver: object) -> BaseCheckpointSaver:
 class _Pass:
     """What a policy has done so far."""
 
-    def __init__(
-        self,
-        policy: RetentionPolicy,
-        store: BaseCheckpointSaver,
-        *,
-        now: datetime,
-        dry_run: bool,
-        describe: Callable[[Exception], str],
-    ) -> None:
+    def __init__(self, policy: RetentionPolicy, store: BaseCheckpointSaver, *, now: datetime, dry_run: bool) -> None:
         self._policy = policy
         self._store = store
         self._dry_run = dry_run
-        self._describe = describe
         self._options: RetentionOptions | None = {"keep_last": policy.keep_last, "keep_tags": policy.keep_tags}
         """The keywords of `prune`; None if the policy only has byte limits."""
         if isinstance(policy.max_age, timedelta):
@@ -316,7 +306,7 @@ class _Pass:
             if is_out_of_resources(error) or isinstance(error, CheckpointKeyError):
                 raise
             # Not the error itself: the frames of its traceback hold the states of the thread.
-            self._failed[thread_id] = f"{type(error).__name__}: {self._describe(error)}"
+            self._failed[thread_id] = describe_error(without_option(error))
 
 
 # In the background

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.failed_threads import without_option
 from graphkit._saver.writes import progress_of, time_or_none
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
@@ -256,11 +257,9 @@ def is_after_node(info: CheckpointInfo) -> bool:
 
 def describe_error(error: Exception) -> str:
     """Return the text of an error, with advice that a command can follow: none has the options of a saver."""
-    text = str(error)
-    if isinstance(error, CheckpointerError) and error.option:
-        text = f"{error.args[-1]}; {error.advice}"
-        if isinstance(error, ThreadBusyError):
-            text += ", or stop it with `graphkit pause` or `graphkit cancel`"
+    text = str(without_option(error))
+    if isinstance(error, ThreadBusyError) and error.option:
+        text += ", or stop it with `graphkit pause` or `graphkit cancel`"
     return simplify_text(text)
 
 
@@ -271,8 +270,7 @@ def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
     if isinstance(error, CheckpointKeyError):
         return "sealed", f"its state needs the key {error.key_id!r}; --key-file names the keys"
     if isinstance(error, CheckpointCorruptionError):  # the path not first: a table has no room for more
-        where = f"it is damaged at byte {error.offset}: {error.reason}, in {error.path}"
-        return "damaged", f"{where}; {error.advice}"
+        return "damaged", f"it is damaged at byte {error.offset}: {error.reason}, in {error.path}; {error.advice}"
     return "damaged", describe_error(error)
 
 

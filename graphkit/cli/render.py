@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -112,10 +112,6 @@ _RIGHT_ALIGNED: Final = _FIGURE_KINDS - {"list"}
 _SECONDARY_KINDS: Final = _FIGURE_KINDS | {"age"}
 """The kinds of columns that are dim at a terminal."""
 
-_SHORTENERS: Final[Mapping[Kind, Callable[[Iterable[str]], Mapping[str, str]]]] = {
-    "id": short_ids,
-    "name": short_names,
-}
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {}, ())
 
 
@@ -190,11 +186,11 @@ def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
 
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of a column; at a terminal ids and names are short, but distinct."""
-    shorten = _SHORTENERS.get(column.kind)
-    if shorten is None or not context.is_pretty:
+    if not context.is_pretty or column.kind not in {"name", "id"}:
         return [_format_first(context, (column, *column.instead), row) for row in rows]
     # All rows together: a short name must be distinct among those that the table shows.
     values = [row.get(column.key) for row in rows]
+    shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(value for value in values if isinstance(value, str))
     return [short.get(value, "") for value in values]
 

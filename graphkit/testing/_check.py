@@ -1,4 +1,4 @@
-"""The assertions of the saver tests, which call them as `check.same(...)`.
+"""The assertions of the saver tests, which call them as `check.assert_equal(...)`.
 
 pytest explains a bare `assert` only in modules that it rewrites, and unittest never does. The tests of the contract
 therefore call these functions, whose messages show under both what was expected and what was found.
@@ -85,10 +85,6 @@ def same(got: object, expected: object, what: str = "value") -> None:
     message = find_difference(got, expected, what)
     if message is not None:
         raise AssertionError(message)
-
-
-assert_same = same
-"""What the suite calls it, like the other assertions."""
 
 
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:

@@ -28,14 +28,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, SupportsRemove
 from graphkit._saver.status import public_metadata
 from graphkit._values.channels import REMOVE
-from graphkit.testing._check import (
-    assert_any_order,
-    assert_equal,
-    assert_same,
-    assert_sequence_equal,
-    get_ids,
-    not_none,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._values import GROWING, derive, made, make_interrupt
 
 THREADS: Final = ("t", "T", "../t")
@@ -239,7 +232,7 @@ class SaverMachine(RuleBasedStateMachine):
     def append(self, key: HistoryKey, row: Row) -> None:
         """Put a checkpoint, and add it to the model."""
         stored = self.saver.put(self.config(key), row.checkpoint)
-        assert_equal(stored, self.config(key, row))
+        check.assert_equal(stored, self.config(key, row))
         self.rows.setdefault(key, []).append(row)
 
     def put_state(self, key: HistoryKey, state: State) -> None:
@@ -304,7 +297,7 @@ class SaverMachine(RuleBasedStateMachine):
             # What the saver returns may hold less than what was put.
             if is_loaded:
                 loaded = self.saver.get(self.config(key, row))
-                parent = not_none(loaded)
+                parent = check.not_none(loaded)
 
             fields = self.next_fields()
             checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
@@ -332,7 +325,7 @@ class SaverMachine(RuleBasedStateMachine):
         checkpoint = made(**copy.deepcopy(fields))
         stored = self.saver.put(config, checkpoint)
         # put returns the config that it was given, also if the id has changed.
-        assert_equal(stored, config)
+        check.assert_equal(stored, config)
 
         row.fields = fields
         row.checkpoint = checkpoint
@@ -384,12 +377,12 @@ class SaverMachine(RuleBasedStateMachine):
         # A version is made for the whole thread, unless it was empty.
         is_empty = not any(released.values())
         if is_empty or not isinstance(self.savers[0], HasVersions):
-            assert_same(tag.version, None)
+            check.same(tag.version, None)
             return
 
         versions = self.versions.setdefault(key.thread, [])
         versions.append(released)
-        assert_equal(tag.version, len(versions))
+        check.assert_equal(tag.version, len(versions))
 
     @rule(thread=threads)
     def delete(self, thread: str) -> None:
@@ -397,7 +390,7 @@ class SaverMachine(RuleBasedStateMachine):
         removed = self.remove_rows(thread)
         versions = self.versions.pop(thread, [])
         existed = any(removed.values()) or bool(versions)
-        assert_same(self.saver.delete(thread), existed)
+        check.same(self.saver.delete(thread), existed)
 
     def remove_rows(self, thread: str) -> dict[str, list[Row]]:
         """Remove the histories of a thread from the model, and return them by namespace."""
@@ -447,7 +440,7 @@ class SaverMachine(RuleBasedStateMachine):
             self.rows[key] = kept
 
         count = self.saver.prune(thread, keep_last=keep_last, keep_tags=keep_tags, keep_interrupted=keep_interrupted)
-        assert_equal(count, expected, "the count of prune")
+        check.assert_equal(count, expected, "the count of prune")
 
     @rule(key=anywhere, positions=st.lists(positions, max_size=3), is_all=st.booleans())
     def remove(self, key: HistoryKey, positions: list[float], is_all: bool) -> None:
@@ -464,7 +457,7 @@ class SaverMachine(RuleBasedStateMachine):
         kept = [row for row in rows if row.id not in ids]
 
         count = saver.remove(self.config(key), ids)
-        assert_equal(count, len(rows) - len(kept), "the count of remove")
+        check.assert_equal(count, len(rows) - len(kept), "the count of remove")
         self.rows[key] = kept
 
     @rule(index=st.integers(0, 1))
@@ -493,21 +486,21 @@ class SaverMachine(RuleBasedStateMachine):
 
         for row in rows:
             found = saver.get_writes(self.config(key, row))
-            assert_same(found, row.writes, "pending writes")
+            check.same(found, row.writes, "pending writes")
 
         newest = saver.get(config)
         summary = saver.summary(config)
 
         if not rows:
-            assert_same(newest, None)
-            assert_same(summary, None)
+            check.same(newest, None)
+            check.same(summary, None)
             return
 
-        assert_rows([not_none(newest)], rows[-1:])
+        assert_rows([check.not_none(newest)], rows[-1:])
 
-        summary = not_none(summary)
-        assert_equal(summary.latest, infos[0])
-        assert_equal(summary.checkpoints, len(infos))
+        summary = check.not_none(summary)
+        check.assert_equal(summary.latest, infos[0])
+        check.assert_equal(summary.checkpoints, len(infos))
 
     @precondition(lambda self: self.rows)
     @rule(key=histories, position=positions)
@@ -516,7 +509,7 @@ class SaverMachine(RuleBasedStateMachine):
         row = self.pick(key, position)
         if row is not None:
             checkpoint = self.saver.get(self.config(key, row))
-            assert_rows([not_none(checkpoint)], [row])
+            assert_rows([check.not_none(checkpoint)], [row])
 
     @invariant()
     def check_threads(self) -> None:
@@ -534,18 +527,18 @@ class SaverMachine(RuleBasedStateMachine):
             if rows[-1].is_interrupted():
                 interrupted.append(key)
 
-        assert_any_order(saver.threads(), namespaces, "threads")
+        check.assert_any_order(saver.threads(), namespaces, "threads")
 
         known = {*namespaces, *self.versions}
         listed = saver.threads(released=True)
-        assert_any_order(listed, known, "threads and released threads")
+        check.assert_any_order(listed, known, "threads and released threads")
 
         for thread, expected in namespaces.items():
             found = saver.namespaces(thread)
-            assert_any_order(found, expected, "namespaces")
+            check.assert_any_order(found, expected, "namespaces")
 
         reported = [(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in saver.interrupts()]
-        assert_any_order(reported, interrupted, "interrupts")
+        check.assert_any_order(reported, interrupted, "interrupts")
 
     @rule(key=histories)
     def read_versions(self, key: HistoryKey) -> None:
@@ -558,7 +551,7 @@ class SaverMachine(RuleBasedStateMachine):
         versions = self.versions.get(key.thread, [])
         listed = saver.versions_by_thread_id(key.thread)
         expected = range(1, len(versions) + 1)
-        assert_sequence_equal(listed, expected, "versions")
+        check.assert_sequence_equal(listed, expected, "versions")
 
         for number, version in enumerate(versions, 1):
             rows = version[key.namespace]
@@ -585,7 +578,7 @@ def assert_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
     """Assert that checkpoints, newest first, strictly equal rows of the model, oldest first."""
     newest_first = rows[::-1]
     expected_ids = [row.id for row in newest_first]
-    assert_equal(get_ids(checkpoints), expected_ids, "ids")
+    check.assert_equal(check.get_ids(checkpoints), expected_ids, "ids")
 
     for checkpoint, row in zip(checkpoints, newest_first, strict=True):
         # The default methods keep pending writes and tags in the metadata.
@@ -593,18 +586,18 @@ def assert_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
         found = checkpoint.with_metadata(metadata)
 
         fields = {name: getattr(found, name) for name in row.fields}
-        assert_same(fields, row.fields, "fields")
+        check.same(fields, row.fields, "fields")
 
 
 def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
     """Assert that infos, newest first, agree with rows of the model, oldest first."""
     newest_first = rows[::-1]
     expected_ids = [row.id for row in newest_first]
-    assert_equal(get_ids(infos), expected_ids, "the ids of history")
+    check.assert_equal(check.get_ids(infos), expected_ids, "the ids of history")
 
     for info, row in zip(infos, newest_first, strict=True):
-        assert_equal(info.tags, tuple(row.tags), "tags")
-        assert_equal(info.stopped, row.stopped, "stopped")
+        check.assert_equal(info.tags, tuple(row.tags), "tags")
+        check.assert_equal(info.stopped, row.stopped, "stopped")
 
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
     expected_statuses = [""] * len(rows)
@@ -612,7 +605,7 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
         expected_statuses[0] = rows[-1].stopped or "stalled"
 
     statuses = [info.status for info in infos]
-    assert_equal(statuses, expected_statuses, "statuses")
+    check.assert_equal(statuses, expected_statuses, "statuses")
 
 
 __all__: Sequence[str] = ["SaverMachine"]

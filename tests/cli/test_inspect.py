@@ -1,6 +1,7 @@
 """show, diff, graph."""
 
 import enum
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -241,7 +242,7 @@ def test_values_of_unknown_types_are_shown_by_their_fields_in_sets_and_as_keys_t
     }  # fmt: skip
     saver = FileSystemSaver(tmp_path, fsync="never", types=[Colour, Rights, Pair, Point, Model, Place])
     saver.put("t", checkpoint(1, "n", "m", strange))
-    here = saver.put("t", checkpoint(2, "m", "x", {**strange, "pairs": {(1, Pair(1, 3))}}, 1))
+    here = saver.put("t", checkpoint(2, "m", "x", {**strange, "pairs": {(1, Pair(1, 3))}}, 1, place=Place("Bern")))
     saver.put_writes(here, {"interrupt:q": {**STOP, "payload": Point(1), "created_at": NOW}})
     assert read_json("show", tmp_path, "t")["state"] == {
         "colours": ["RED", "BLUE", "RED"], "rights": 3, "point": {"x": {"a": 1, "b": "RED"}},
@@ -254,3 +255,6 @@ def test_values_of_unknown_types_are_shown_by_their_fields_in_sets_and_as_keys_t
     (waiting,) = read_json("interrupts", tmp_path)
     (row,) = read_json("threads", tmp_path)
     assert waiting["payload"] == row["waiting"] == {"x": 1}
+    for path in tmp_path.glob("t-t-*/*"):
+        os.utime(path, (1, 1))
+    assert read_json("prune", tmp_path, "--idle", "1d", "--dry-run")["waiting"] == ["t"]

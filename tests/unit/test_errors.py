@@ -41,12 +41,12 @@ EXAMPLES = [
 
 
 def classes():
-    found = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, GraphKitError)]
-    return list(dict.fromkeys(found))  # the Java names are the same classes
+    # A set, because the Java names are the same classes.
+    return {each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, GraphKitError)}
 
 
 def test_every_error_has_an_example():
-    assert {type(each) for each in EXAMPLES} == set(classes())
+    assert {type(each) for each in EXAMPLES} == classes()
 
 
 @pytest.mark.requirement("P80")
@@ -61,9 +61,15 @@ def test_it_pickles(error):
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_its_arguments_are_attributes(error):
-    stored = {"error"}  # of a CheckpointStorageError: its number is `errno`, and it is the cause
-    arguments = inspect.signature(type(error).__init__).parameters.keys() - {"self", "args", "kwargs"} - stored
-    assert arguments <= vars(error).keys()
+    arguments = inspect.signature(type(error).__init__).parameters.keys() - {"self", "args", "kwargs"}
+    # The error of a CheckpointStorageError is its cause, and its number is `errno`.
+    assert arguments <= vars(error).keys() | {"error"}
+
+
+def test_advice_that_the_message_has_is_not_repeated():
+    error = errors.CheckpointCorruptionError("/p", 17, "bad")
+    error.args = (str(error),)  # as an older version has pickled it
+    assert str(error).count(error.advice) == 1
 
 
 @pytest.mark.requirement("P80")

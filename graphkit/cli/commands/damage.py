@@ -33,7 +33,7 @@ _PROBLEM: Final = ("path", "state", "offset", "reason")
 """The fields of a report on a log that say what is wrong with it."""
 _ENTRY_KEYS: Final = {"item": "items", "cached value": "cached_values"}
 """What the entries of LangGraph's store and cache are called, and their keys in JSON."""
-ADVICE_FOR_DATABASES: Final = "restore a backup, or copy the other threads with graphkit copy --to"
+_ADVICE_FOR_DATABASES: Final = "restore a backup, or copy the other threads with graphkit copy --to"
 """What to do in place of a repair, which no saver of a database has."""
 _ADVICE_FOR_REFUSED: Final = {
     "foreign": "where a file is foreign, put the right one back, or let this user read it",
@@ -52,7 +52,7 @@ def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerCon
     """Return the error for a saver that does not support a command."""
     advice = "a checkpoint directory can"
     if verb == "repair" and isinstance(saver, SupportsExists):  # a database
-        advice = ADVICE_FOR_DATABASES
+        advice = _ADVICE_FOR_DATABASES
     return CheckpointerConfigurationError(f"{type(saver).__name__} cannot {verb}; {advice}")
 
 
@@ -135,7 +135,7 @@ def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, s
         return CheckpointKeyError.exit_code, advice
     code = CheckpointCorruptionError.exit_code
     if not isinstance(saver, SupportsRepair):
-        return code, ADVICE_FOR_DATABASES
+        return code, _ADVICE_FOR_DATABASES
     advices = [text for state, text in _ADVICE_FOR_REFUSED.items() if state in states]
     if not states <= {"torn", *_ADVICE_FOR_REFUSED}:
         advices.insert(0, "see `graphkit repair`")

@@ -14,25 +14,19 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import (
-    HasBaseDirectory,
-    SupportsCompact,
-    SupportsDeleteIdle,
-    SupportsRepair,
-    SupportsRotate,
-)
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.failed_threads import FailedThreads, name_threads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
-from graphkit.cli.cells import Row, count_checkpoints, describe_error, format_bytes, size_of, status_of
-from graphkit.cli.commands.damage import ADVICE_FOR_DATABASES, find_thread_or_files, missing_capability
+from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
+from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
 from graphkit.cli.render import Column, Message, Table
 from graphkit.cli.resolve import find_only, find_thread, find_threads
-from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store
+from graphkit.cli.stores import KEY_FILE, call_for_entries, close_in_the_end, open_store, with_placeholder_types
 from graphkit.cli.values import UsageError, escape, parse_age, parse_assignments, pluralize
 from graphkit.errors import (
     CheckpointCorruptionError,
@@ -171,7 +165,7 @@ def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *,
     """Apply the policy of a file; the exit code is 1 if a thread failed."""
     # What is over its limit is printed below, in a dry run, too.
     policy = replace(RetentionPolicy.from_file(file), on_limit=lambda *_: None)
-    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run, describe=describe_error)
+    report = apply_policy(policy, saver, now=context.now(), dry_run=dry_run)
     for thread_id, error in report.failed.items():
         context.warn(f"{escape(thread_id)}: {error}")
     for thread_id in report.busy:
@@ -214,21 +208,12 @@ def _prune_idle(
         kept.add("interrupted")
     rows = [row for row in idle if row["status"] not in kept]
     if damaged:
-        advice = (
-            "`graphkit repair` saves what can be read" if isinstance(saver, SupportsRepair) else ADVICE_FOR_DATABASES
-        )
-        names = name_threads(damaged)
-        context.warn(f"graphkit: kept because of damage: {names}; {advice}; `graphkit delete` removes a thread")
+        advice = "`graphkit verify` says what to do, and `graphkit delete` removes a thread"
+        context.warn(f"graphkit: kept because of damage: {name_threads(damaged)}; {advice}")
     chosen = [row["thread"] for row in rows]
     size = sum(row["size"] for row in rows)
-    data: Row = {
-        "deleted": chosen,
-        "waiting": waiting,
-        "damaged": damaged,
-        "threads": rows,
-        "size": size,
-        "dry_run": dry_run,
-    }
+    data: Row = {"deleted": chosen, "waiting": waiting, "damaged": damaged, "threads": rows, "size": size}
+    data["dry_run"] = dry_run
     left = 0 if interrupted else len(waiting)
     if dry_run or not chosen:
         failed.raise_if_any()
@@ -255,6 +240,7 @@ def _prune_idle(
     return Message(text, data)
 
 
+@with_placeholder_types()
 def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
     """Return the threads that no process has written to since, and that have no run, as plain data."""
     assert isinstance(saver, SupportsDeleteIdle)

@@ -13,7 +13,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
-from graphkit.testing._check import assert_checkpoint, assert_equal, assert_missing, assert_same_checkpoint, get_ids
+from graphkit.testing import _check as check
 from graphkit.testing._values import CONFIG, application_types
 
 if TYPE_CHECKING:
@@ -115,25 +115,25 @@ class ContractTests:
         Reads the history in every way, through this object and another one.
         """
         newest_first = oldest_first[::-1]
-        expected_ids = get_ids(newest_first)
+        expected_ids = check.get_ids(newest_first)
 
         for reader in self.readers_of(saver):
             listed = reader.list(config)
-            assert_equal(get_ids(listed), expected_ids, "the ids of list")
+            check.assert_equal(check.get_ids(listed), expected_ids, "the ids of list")
 
             infos = reader.history(config)
-            assert_equal(get_ids(infos), expected_ids, "the ids of history")
+            check.assert_equal(check.get_ids(infos), expected_ids, "the ids of history")
 
             for checkpoint, expected in zip(listed, newest_first, strict=True):
-                assert_same_checkpoint(checkpoint, expected)
+                check.assert_same_checkpoint(checkpoint, expected)
 
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
-                assert_checkpoint(reader, checkpoint_config, expected)
+                check.assert_checkpoint(reader, checkpoint_config, expected)
 
             if newest_first:
-                assert_checkpoint(reader, config, newest_first[0])
+                check.assert_checkpoint(reader, config, newest_first[0])
             else:
-                assert_missing(reader, config)
+                check.assert_missing(reader, config)
 
     @contextmanager
     def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Raises[E]]:
@@ -148,7 +148,7 @@ class ContractTests:
         yield
         for reader in self.readers_of(saver):
             after = read_everything(reader, config)
-            assert_equal(after, before, "the history")
+            check.assert_equal(after, before, "the history")
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:

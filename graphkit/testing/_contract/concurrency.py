@@ -18,24 +18,7 @@ from graphkit._records.context import NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointNotFoundError, ThreadBusyError
 from graphkit.operations import cancel
-from graphkit.testing._check import (
-    assert_any_order,
-    assert_checkpoint,
-    assert_checkpoints,
-    assert_equal,
-    assert_length,
-    assert_missing,
-    assert_same,
-    assert_same_checkpoint,
-    assert_state,
-    assert_statuses,
-    assert_tags,
-    assert_true,
-    assert_writes,
-    get_checkpoint,
-    get_ids,
-    not_none,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests, R, call_in_thread
 from graphkit.testing._values import (
     CONFIG,
@@ -65,12 +48,12 @@ class LockTests(ContractTests):
                 with self.raises(ThreadBusyError) as caught:
                     call_in_thread(_acquire, other, config, 0.05)
                 error = caught.exception
-                assert_equal(error.thread_id, "t")
-                assert_true(bool(error.holder), "the error does not name the holder of the run lock")
+                check.assert_equal(error.thread_id, "t")
+                check.assert_true(bool(error.holder), "the error does not name the holder of the run lock")
 
                 # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
                 is_long_enough = error.waited >= 0.04  # noqa: PLR2004
-                assert_true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
+                check.assert_true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
                 self.assert_unlocked(other, OTHER)
 
             self.assert_unlocked(other, config)
@@ -94,10 +77,10 @@ class LockTests(ContractTests):
 
         last = app.invoke_final({}, CONFIG)
 
-        assert_equal(last.is_cancelled, True)
-        assert_equal(last.state, {"n": 1, "accepted": True}, "the last state")
+        check.assert_equal(last.is_cancelled, True)
+        check.assert_equal(last.state, {"n": 1, "accepted": True}, "the last state")
         for reader in (saver, other):
-            assert_statuses(reader, CONFIG, "cancelled", "")
+            check.assert_statuses(reader, CONFIG, "cancelled", "")
             self.assert_unlocked(reader, CONFIG)
 
     def test_is_run_locked_reports_a_held_lock(self) -> None:
@@ -147,15 +130,15 @@ class LockTests(ContractTests):
 
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
-            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
+            check.assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
 
             put_checkpoint(saver)
-            assert_same(saver.delete("t"), True, "delete")
+            check.same(saver.delete("t"), True, "delete")
             self.assert_locked(other, CONFIG)
 
         self.assert_unlocked(other, CONFIG)
-        assert_missing(saver)
-        get_checkpoint(saver, OTHER)
+        check.assert_missing(saver)
+        check.get_checkpoint(saver, OTHER)
 
     def test_a_node_may_reenter_the_lock_of_its_run(self) -> None:
         """A node may do with the thread of its run what the run itself may do."""
@@ -172,7 +155,7 @@ class LockTests(ContractTests):
             self.assert_locked(other, CONFIG)
 
             tag = saver.release(CONFIG)
-            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
+            check.assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
             other.delete("t")
             self.assert_locked(other, CONFIG)
 
@@ -186,14 +169,14 @@ class LockTests(ContractTests):
         # The saver object, the checkpoint and the namespace do not matter.
         same_thread = RunnableConfig("t", "id", "n")
 
-        assert_equal(other.run_lock_key(same_thread), key, "run_lock_key")
-        assert_equal(saver.run_lock_key(RunnableConfig("$default")), default_key, "run_lock_key")
+        check.assert_equal(other.run_lock_key(same_thread), key, "run_lock_key")
+        check.assert_equal(saver.run_lock_key(RunnableConfig("$default")), default_key, "run_lock_key")
 
         is_shared = saver.run_lock_key(OTHER) == key
-        assert_true(not is_shared, "two threads have the same run lock")
+        check.assert_true(not is_shared, "two threads have the same run lock")
 
         is_shared = other_store.run_lock_key(CONFIG) == key
-        assert_true(not is_shared, "two stores have the same run lock")
+        check.assert_true(not is_shared, "two stores have the same run lock")
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
         """`list`, `get`, `put` and `put_writes` need no run lock."""
@@ -205,9 +188,9 @@ class LockTests(ContractTests):
             call_in_thread(other.put_writes, CONFIG, {"w": 1})
 
             listed = call_in_thread(other.list, CONFIG)
-            assert_checkpoints(listed, [checkpoint])
+            check.assert_checkpoints(listed, [checkpoint])
             loaded = call_in_thread(other.get, CONFIG)
-            assert_same_checkpoint(loaded, checkpoint)
+            check.assert_same_checkpoint(loaded, checkpoint)
 
     def test_release_delete_and_copy_wait_for_a_run(self) -> None:
         """With `waits_for_runs`, `release`, `delete` and `copy` wait until the run ends."""
@@ -246,14 +229,14 @@ def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
     """Assert what a saver reports of the run lock of "t", in this thread and in another."""
     for config in (CONFIG, NESTED):
         reported = reader.is_run_locked(config)
-        assert_equal(reported, is_locked, "is_run_locked")
+        check.assert_equal(reported, is_locked, "is_run_locked")
 
         reported = call_in_thread(reader.is_run_locked, config)
-        assert_equal(reported, is_locked, "is_run_locked in another thread")
+        check.assert_equal(reported, is_locked, "is_run_locked in another thread")
 
     expected_status = "running" if is_locked else "stalled"
-    assert_statuses(reader, CONFIG, expected_status)
-    assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
+    check.assert_statuses(reader, CONFIG, expected_status)
+    check.assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
 
 
 def _acquire(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:
@@ -285,8 +268,8 @@ class ConcurrencyTests(ContractTests):
                 states = {loaded.id: loaded.state for loaded in listed}
                 is_listed = checkpoint.id in states
 
-                assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
-                assert_same(states[checkpoint.id], checkpoint.state)
+                check.assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
+                check.same(states[checkpoint.id], checkpoint.state)
 
             return ids
 
@@ -294,17 +277,17 @@ class ConcurrencyTests(ContractTests):
 
         for reader in self.readers_of(saver):
             listed = reader.list(CONFIG)
-            order = get_ids(reversed(listed))
+            order = check.get_ids(reversed(listed))
 
-            assert_length(order, 60)
+            check.assert_length(order, 60)
 
             for writer, ids in enumerate(ids_by_writer):
                 own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
-                assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
+                check.assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
 
                 for n, checkpoint_id in enumerate(ids):
                     config = RunnableConfig("t", checkpoint_id)
-                    assert_state(reader, config, _make_writer_state(writer, n))
+                    check.assert_state(reader, config, _make_writer_state(writer, n))
 
     def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
         """`put` may be called for several threads at once."""
@@ -336,8 +319,8 @@ class ConcurrencyTests(ContractTests):
         expected = [f"{number} {n}" for number in range(6) for n in range(5)]
         reader = self.open_again(saver)
 
-        assert_any_order(reader.get_writes(CONFIG), expected, "pending writes")
-        assert_any_order(reader.tags_of(CONFIG), expected, "tags")
+        check.assert_any_order(reader.get_writes(CONFIG), expected, "pending writes")
+        check.assert_any_order(reader.tags_of(CONFIG), expected, "tags")
 
     # Another object, another process
 
@@ -354,37 +337,37 @@ class ConcurrencyTests(ContractTests):
             writer.add_tags(CONFIG, f"tag {number}")
 
             for reader in (saver, other):
-                assert_checkpoint(reader, CONFIG, checkpoint)
-                assert_writes(reader, CONFIG, {"w": number})
-                assert_tags(reader, CONFIG, f"tag {number}")
-                assert_length(reader.list(CONFIG), number + 1, "the checkpoints of list")
-                summary = not_none(reader.summary(CONFIG), "summary")
-                assert_equal(summary.checkpoints, number + 1, "the checkpoints of the summary")
+                check.assert_checkpoint(reader, CONFIG, checkpoint)
+                check.assert_writes(reader, CONFIG, {"w": number})
+                check.assert_tags(reader, CONFIG, f"tag {number}")
+                check.assert_length(reader.list(CONFIG), number + 1, "the checkpoints of list")
+                summary = check.not_none(reader.summary(CONFIG), "summary")
+                check.assert_equal(summary.checkpoints, number + 1, "the checkpoints of the summary")
 
         # Changes that build on a checkpoint that the other saver put.
         following = extend_list(checkpoint, "x")
         saver.put(CONFIG, following)
         last = extend_list(following, "y")
         other.put(CONFIG, last)
-        assert_checkpoint(saver, CONFIG, last)
+        check.assert_checkpoint(saver, CONFIG, last)
 
     def test_what_another_saver_replaces_or_releases_is_read_no_more(self) -> None:
         """What one saver object has replaced or released, another one on the store does not return."""
         saver, other = self.open_two()
         first, last = grow_list(saver, CONFIG, 2)
         first_config = config_of(first)
-        assert_checkpoint(saver, first_config, first)
-        assert_checkpoint(saver, CONFIG, last)
+        check.assert_checkpoint(saver, first_config, first)
+        check.assert_checkpoint(saver, CONFIG, last)
 
         replacement = put_state(other, {"list": "replaced"}, first_config, id=first.id)
-        assert_checkpoint(saver, first_config, replacement)
+        check.assert_checkpoint(saver, first_config, replacement)
 
         tag = other.release(CONFIG)
-        assert_checkpoints(tag.checkpoints, [replacement, last])
-        assert_missing(saver)
+        check.assert_checkpoints(tag.checkpoints, [replacement, last])
+        check.assert_missing(saver)
 
         fresh = put_checkpoint(saver)
-        assert_checkpoint(other, CONFIG, fresh)
+        check.assert_checkpoint(other, CONFIG, fresh)
 
     def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
         """`list` reads what another program has put into the store."""
@@ -403,7 +386,7 @@ class ConcurrencyTests(ContractTests):
         if states is None:
             self.skip("`peek` is not implemented")
         lists = [state["list"] for state in states]
-        assert_equal(lists, [[0, 1, 2], [0, 1], [0]])
+        check.assert_equal(lists, [[0, 1, 2], [0, 1], [0]])
 
     # Async
 
@@ -417,28 +400,28 @@ class ConcurrencyTests(ContractTests):
         second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
         await saver.aput(CONFIG, second)
-        assert_equal(stored, config_of(first))
+        check.assert_equal(stored, config_of(first))
 
         listed = await saver.alist(CONFIG)
-        assert_checkpoints(listed, [first, second])
-        assert_same_checkpoint(await saver.aget(stored), first)
-        assert_same_checkpoint(await saver.aget(CONFIG), second)
+        check.assert_checkpoints(listed, [first, second])
+        check.assert_same_checkpoint(await saver.aget(stored), first)
+        check.assert_same_checkpoint(await saver.aget(CONFIG), second)
 
         async with aclosing(saver.awatch("t", latest=True, interval=INTERVAL)) as changes:
             change = await anext(changes)
-        assert_equal(not_none(change.checkpoint).id, second.id)
+        check.assert_equal(check.not_none(change.checkpoint).id, second.id)
 
         writes = {"interrupt:i": make_interrupt()}
         await saver.aput_writes(CONFIG, writes)
-        assert_same(await saver.aget_writes(CONFIG), writes)
+        check.same(await saver.aget_writes(CONFIG), writes)
 
         saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
         count = await saver.aprune("t", keep_last=1, keep_tags=("two",))
-        assert_equal(count, 0, "the count of aprune")
+        check.assert_equal(count, 0, "the count of aprune")
 
         count = await saver.aprune("t", keep_last=1)
-        assert_equal(count, 1, "the count of aprune")
+        check.assert_equal(count, 1, "the count of aprune")
 
         with self.raises(ValueError):
             await saver.aprune("t")
@@ -446,9 +429,9 @@ class ConcurrencyTests(ContractTests):
             await saver.aput(UNKNOWN, second)
 
         tag = await saver.arelease(CONFIG)
-        assert_checkpoints(tag.checkpoints, [second])
-        assert_same(await saver.adelete("u"), True, "adelete")
-        assert_same(await saver.aget(OTHER), None)
+        check.assert_checkpoints(tag.checkpoints, [second])
+        check.same(await saver.adelete("u"), True, "adelete")
+        check.same(await saver.aget(OTHER), None)
 
 
 def _make_writer_state(writer: int, number: int) -> dict[str, object]:

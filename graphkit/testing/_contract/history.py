@@ -7,20 +7,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._check import (
-    assert_at_least,
-    assert_checkpoint,
-    assert_checkpoints,
-    assert_equal,
-    assert_instance,
-    assert_length,
-    assert_missing,
-    assert_no_writes,
-    assert_same,
-    assert_statuses,
-    assert_tags,
-    assert_threads,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
@@ -48,10 +35,10 @@ class HistoryTests(ContractTests):
         saver = self.open()
 
         self.assert_history(saver, CONFIG, [])
-        assert_missing(saver, UNKNOWN)
-        assert_no_writes(saver, CONFIG)
-        assert_tags(saver, CONFIG)
-        assert_length(saver.namespaces("t"), 0, "namespaces")
+        check.assert_missing(saver, UNKNOWN)
+        check.assert_no_writes(saver, CONFIG)
+        check.assert_tags(saver, CONFIG)
+        check.assert_length(saver.namespaces("t"), 0, "namespaces")
 
     def test_put_returns_the_config_with_the_new_id(self) -> None:
         """`put` returns the config that it was given, with the id of the new checkpoint."""
@@ -63,8 +50,8 @@ class HistoryTests(ContractTests):
 
         # Every other option of the config is unchanged.
         expected = config.replace(checkpoint_id=checkpoint.id)
-        assert_equal(stored, expected, "the config that put returned")
-        assert_checkpoint(saver, stored, checkpoint)
+        check.assert_equal(stored, expected, "the config that put returned")
+        check.assert_checkpoint(saver, stored, checkpoint)
 
     def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
         """`list` and `history` return the checkpoint first that was put last."""
@@ -89,14 +76,14 @@ class HistoryTests(ContractTests):
         second = put_checkpoint(saver)
         other = put_checkpoint(saver, OTHER)
 
-        assert_checkpoint(saver, config_of(first), first)
+        check.assert_checkpoint(saver, config_of(first), first)
         # An id is valid in its own thread and namespace only.
-        assert_missing(saver, config_of(other))
-        assert_missing(saver, RunnableConfig("t", first.id, "elsewhere"))
+        check.assert_missing(saver, config_of(other))
+        check.assert_missing(saver, RunnableConfig("t", first.id, "elsewhere"))
         # A list has the whole history all the same.
-        assert_checkpoints(saver.list(config_of(first)), [first, second])
+        check.assert_checkpoints(saver.list(config_of(first)), [first, second])
         # The empty string is an id, unlike None.
-        assert_missing(saver, RunnableConfig("t", ""))
+        check.assert_missing(saver, RunnableConfig("t", ""))
 
     def test_every_field_is_stored(self) -> None:
         """`put` keeps every field of a checkpoint, with its type."""
@@ -118,7 +105,7 @@ class HistoryTests(ContractTests):
         """Without a thread id, `list`, `get` and `put` use the thread `THREAD_ID_DEFAULT`."""
         saver = self.open()
         default = RunnableConfig("$default")
-        assert_equal(saver.THREAD_ID_DEFAULT, "$default")
+        check.assert_equal(saver.THREAD_ID_DEFAULT, "$default")
 
         first = made({"x": 1})
         saver.put(None, first)
@@ -126,14 +113,14 @@ class HistoryTests(ContractTests):
         spellings: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, default]
 
         for config in spellings:
-            assert_checkpoints(saver.list(config), [first])
-            assert_checkpoint(saver, config, first)
+            check.assert_checkpoints(saver.list(config), [first])
+            check.assert_checkpoint(saver, config, first)
 
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
 
         self.assert_history(saver, default, [first, second])
-        assert_missing(saver, RunnableConfig("default"))
+        check.assert_missing(saver, RunnableConfig("default"))
 
     def test_a_langgraph_config_is_accepted(self) -> None:
         """`put` and `get` accept a mapping with the key "configurable", as LangGraph passes it."""
@@ -147,10 +134,10 @@ class HistoryTests(ContractTests):
         stored = saver.put(latest_config, first)
         saver.put(latest_config, second)
 
-        assert_equal(stored["configurable"]["checkpoint_id"], first.id, "the id in the config that put returned")
-        assert_checkpoint(saver, first_config, first)
-        assert_checkpoint(saver, latest_config, second)
-        assert_checkpoint(saver, NESTED, second)
+        check.assert_equal(stored["configurable"]["checkpoint_id"], first.id, "the id in the config that put returned")
+        check.assert_checkpoint(saver, first_config, first)
+        check.assert_checkpoint(saver, latest_config, second)
+        check.assert_checkpoint(saver, NESTED, second)
 
         replacement = made({"n": 3})
         saver.put(first_config, replacement)
@@ -170,7 +157,7 @@ class HistoryTests(ContractTests):
 
             stored = saver.put(config, replacement)
 
-            assert_equal(stored, config, "the config that put returned")
+            check.assert_equal(stored, config, "the config that put returned")
             checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
 
@@ -190,9 +177,9 @@ class HistoryTests(ContractTests):
         stored = saver.put(old_config, replacement)
 
         # put returns the config that it was given, with the old id.
-        assert_equal(stored, old_config, "the config that put returned")
+        check.assert_equal(stored, old_config, "the config that put returned")
         self.assert_history(saver, CONFIG, [first, replacement, last])
-        assert_missing(saver, old_config)
+        check.assert_missing(saver, old_config)
         with self.raises(CheckpointNotFoundError):
             put_checkpoint(saver, old_config)
 
@@ -202,14 +189,14 @@ class HistoryTests(ContractTests):
         put_checkpoint(saver)
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
             put_checkpoint(saver, UNKNOWN)
-        assert_equal(caught.exception.thread_id, "t")
+        check.assert_equal(caught.exception.thread_id, "t")
 
         # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):
             put_checkpoint(saver, RunnableConfig("u", "unknown"))
-        assert_missing(saver, OTHER)
+        check.assert_missing(saver, OTHER)
         if saver.lists_threads:
-            assert_threads(saver, "t")
+            check.assert_threads(saver, "t")
 
     def test_an_id_may_occur_again_and_the_newest_counts(self) -> None:
         """`put` accepts an id that the history has already; `get` returns the newest with it."""
@@ -225,9 +212,9 @@ class HistoryTests(ContractTests):
 
         expected = [first, second, again, third, again]
         for reader in self.readers_of(saver):
-            assert_checkpoints(reader.list(CONFIG), expected)
-            assert_checkpoint(reader, CONFIG, again)
-            assert_checkpoint(reader, config_of(first), again)
+            check.assert_checkpoints(reader.list(CONFIG), expected)
+            check.assert_checkpoint(reader, CONFIG, again)
+            check.assert_checkpoint(reader, config_of(first), again)
 
         # A state may still derive from that of the oldest.
         derived = derive(first, {"m": 6})
@@ -235,7 +222,7 @@ class HistoryTests(ContractTests):
 
         expected.append(derived)
         for reader in self.readers_of(saver):
-            assert_checkpoints(reader.list(CONFIG), expected)
+            check.assert_checkpoints(reader.list(CONFIG), expected)
 
     def test_a_listing_has_no_state_of_a_replacement(self) -> None:
         """What `list` has returned never shows the state of another checkpoint."""
@@ -251,12 +238,12 @@ class HistoryTests(ContractTests):
         saver.prune("t", keep_last=3)
 
         newest, *middle, oldest = listed
-        assert_checkpoints(middle, [first, again])
+        check.assert_checkpoints(middle, [first, again])
         # The other two may be gone.
         with suppress(CheckpointNotFoundError):
-            assert_same(newest.state, {"n": "replaced"}, "the state of a replaced checkpoint")
+            check.same(newest.state, {"n": "replaced"}, "the state of a replaced checkpoint")
         with suppress(CheckpointNotFoundError):
-            assert_same(oldest.state, {"n": "removed"}, "the state of a removed checkpoint")
+            check.same(oldest.state, {"n": "removed"}, "the state of a removed checkpoint")
 
     # History
 
@@ -275,13 +262,13 @@ class HistoryTests(ContractTests):
             infos = reader.history(NESTED)
 
             for info, checkpoint in zip(infos, checkpoints[::-1], strict=True):
-                assert_equal(info.thread_id, "t", "thread_id")
-                assert_equal(info.checkpoint_ns, "n", "checkpoint_ns")
-                assert_equal(info.tags, (), "tags")
-                assert_instance(info.size, int)
-                assert_at_least(info.size, 0)
+                check.assert_equal(info.thread_id, "t", "thread_id")
+                check.assert_equal(info.checkpoint_ns, "n", "checkpoint_ns")
+                check.assert_equal(info.tags, (), "tags")
+                check.assert_instance(info.size, int)
+                check.assert_at_least(info.size, 0)
                 for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
                     expected = getattr(checkpoint, name)
-                    assert_same(getattr(info, name), expected, name)
+                    check.same(getattr(info, name), expected, name)
 
-            assert_statuses(reader, NESTED, "finished", "", "")
+            check.assert_statuses(reader, NESTED, "finished", "", "")

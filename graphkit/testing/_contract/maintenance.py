@@ -12,19 +12,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle, SupportsErase, SupportsRemove
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
-from graphkit.testing._check import (
-    assert_any_order,
-    assert_equal,
-    assert_instance,
-    assert_length,
-    assert_missing,
-    assert_same,
-    assert_sequence_equal,
-    assert_tags,
-    assert_threads,
-    assert_writes,
-    get_ids,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
@@ -66,8 +54,8 @@ class MaintenanceTests(ContractTests):
 
         if saver.lists_namespaces:
             self.assert_history(saver, nested_copy_config, [nested])
-        assert_writes(saver, copied_config, {"w": (1,)})
-        assert_tags(saver, RunnableConfig("u", tagged.id), "tag")
+        check.assert_writes(saver, copied_config, {"w": (1,)})
+        check.assert_tags(saver, RunnableConfig("u", tagged.id), "tag")
 
         # A change of the copy does not change the source.
         following = extend_list(checkpoints[-1], "copy")
@@ -75,7 +63,7 @@ class MaintenanceTests(ContractTests):
         saver.put_writes(copied_config, {"w": 2})
 
         self.assert_history(saver, CONFIG, checkpoints)
-        assert_writes(saver, config_of(with_writes), {"w": (1,)})
+        check.assert_writes(saver, config_of(with_writes), {"w": (1,)})
 
         # The copy does not need its source.
         saver.delete("t")
@@ -95,7 +83,7 @@ class MaintenanceTests(ContractTests):
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
 
-        assert_missing(saver, RunnableConfig("new"))
+        check.assert_missing(saver, RunnableConfig("new"))
 
     # Search
 
@@ -117,11 +105,11 @@ class MaintenanceTests(ContractTests):
 
         for reader in self.readers_of(saver):
             infos = reader.search({"user": "u"}, thread_id="t")
-            assert_any_order(_get_numbers(infos), all_numbers, "the checkpoints of the search")
+            check.assert_any_order(_get_numbers(infos), all_numbers, "the checkpoints of the search")
 
             # The order within a history is newest first; that of the namespaces is undefined.
             root_infos = [info for info in infos if not info.checkpoint_ns]
-            assert_sequence_equal(root_infos, reader.history(CONFIG))
+            check.assert_sequence_equal(root_infos, reader.history(CONFIG))
 
             _assert_found(reader, {"deep": {"a": [1]}}, [3, 1])
             _assert_found(reader, {"n": 2, "user": "u"}, [2])
@@ -129,7 +117,7 @@ class MaintenanceTests(ContractTests):
             # A None in the metadata is a value; a missing key does not match it.
             _assert_found(reader, {"none": None}, [3, 2, 1, 0])
             _assert_found(reader, {"missing": None}, [])
-            assert_sequence_equal(reader.search({"user": "u"}, thread_id="u"), [])
+            check.assert_sequence_equal(reader.search({"user": "u"}, thread_id="u"), [])
 
     def test_search_and_recent_stop_at_the_limit(self) -> None:
         """`search` and `recent` return at most `limit` results."""
@@ -141,11 +129,11 @@ class MaintenanceTests(ContractTests):
         for limit in (0, 1, 2, 4, sys.maxsize, sys.maxsize + 1, 1 << 80):
             for thread in _get_searchable(saver):
                 found = saver.search({"odd": 1}, thread_id=thread, limit=limit)
-                assert_equal(_get_numbers(found), [3, 1][:limit], "search")
+                check.assert_equal(_get_numbers(found), [3, 1][:limit], "search")
 
             if limit:
                 recent = saver.recent(CONFIG, limit=limit)
-                assert_equal(_get_numbers(recent), [3, 2, 1, 0][:limit], "recent")
+                check.assert_equal(_get_numbers(recent), [3, 2, 1, 0][:limit], "recent")
 
     def test_search_and_recent_refuse_what_is_no_limit(self) -> None:
         """`search` and `recent` raise ValueError unless the limit is a whole number, not negative."""
@@ -170,10 +158,10 @@ class MaintenanceTests(ContractTests):
 
         infos = saver.search({"user": "u"})
         thread_ids = [info.thread_id for info in infos]
-        assert_any_order(thread_ids, ["t", "u"], "the threads of the search")
+        check.assert_any_order(thread_ids, ["t", "u"], "the threads of the search")
 
         limited = saver.search({"user": "u"}, limit=1)
-        assert_length(limited, 1, "the results of search")
+        check.assert_length(limited, 1, "the results of search")
 
     # Prune
 
@@ -195,7 +183,7 @@ class MaintenanceTests(ContractTests):
 
         # A prune makes no version.
         if isinstance(saver, HasVersions):
-            assert_sequence_equal(saver.versions_by_thread_id("t"), [])
+            check.assert_sequence_equal(saver.versions_by_thread_id("t"), [])
 
     def test_prune_removes_old_checkpoints(self) -> None:
         """`prune` removes what was created before `older_than`, but never the latest checkpoint."""
@@ -236,8 +224,8 @@ class MaintenanceTests(ContractTests):
         # Three are removed: two without a reason to keep them, and one whose interrupt was answered.
         _assert_pruned(saver, 3, "t", keep_last=1, keep_tags=["keep"])
         self.assert_history(saver, CONFIG, [tagged, interrupted, latest])
-        assert_tags(saver, config_of(tagged), "keep")
-        assert_writes(saver, config_of(interrupted), interrupt)
+        check.assert_tags(saver, config_of(tagged), "keep")
+        check.assert_writes(saver, config_of(interrupted), interrupt)
 
         # Without the options, only the latest is kept.
         _assert_pruned(saver, 2, "t", keep_last=1, keep_interrupted=False)
@@ -278,7 +266,7 @@ class MaintenanceTests(ContractTests):
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
 
-        assert_length(saver.list(CONFIG), 2, "the checkpoints of list")
+        check.assert_length(saver.list(CONFIG), 2, "the checkpoints of list")
 
     # Remove
 
@@ -291,38 +279,38 @@ class MaintenanceTests(ContractTests):
         saver.put_writes(kept_config, {"w": 1})
         nested = put_checkpoint(saver, NESTED, id=latest.id)
 
-        ids = get_ids([oldest, middle, latest])
+        ids = check.get_ids([oldest, middle, latest])
         removed = saver.remove(CONFIG, [*ids, "unknown"])
 
-        assert_equal(removed, 3, "the count of remove")
+        check.assert_equal(removed, 3, "the count of remove")
         self.assert_history(saver, CONFIG, [kept])
-        assert_tags(saver, kept_config, "tag")
-        assert_writes(saver, kept_config, {"w": 1})
+        check.assert_tags(saver, kept_config, "tag")
+        check.assert_writes(saver, kept_config, {"w": 1})
         # Each namespace is a history of its own.
         self.assert_history(saver, NESTED, [nested])
 
         removed = saver.remove(CONFIG, [oldest.id])
-        assert_equal(removed, 0, "the count of remove")
+        check.assert_equal(removed, 0, "the count of remove")
         removed = saver.remove(OTHER, [kept.id])
-        assert_equal(removed, 0, "the count of remove")
+        check.assert_equal(removed, 0, "the count of remove")
 
     def test_a_thread_without_checkpoints_does_not_exist(self) -> None:
         """With `SupportsRemove`, a thread is gone with its last checkpoint."""
         saver = self.open_with(SupportsRemove, "lists_threads")
         checkpoints = grow_list(saver, CONFIG, 2)
 
-        removed = saver.remove(CONFIG, get_ids(checkpoints))
+        removed = saver.remove(CONFIG, check.get_ids(checkpoints))
 
-        assert_equal(removed, 2, "the count of remove")
+        check.assert_equal(removed, 2, "the count of remove")
         self.assert_history(saver, CONFIG, [])
-        assert_threads(saver)
-        assert_threads(saver, released=True)
-        assert_length(saver.namespaces("t"), 0, "namespaces")
-        assert_same(saver.delete("t"), False, "delete")
+        check.assert_threads(saver)
+        check.assert_threads(saver, released=True)
+        check.assert_length(saver.namespaces("t"), 0, "namespaces")
+        check.same(saver.delete("t"), False, "delete")
 
         following = grow_list(saver, CONFIG, 1)
         self.assert_history(saver, CONFIG, following)
-        assert_threads(saver, "t")
+        check.assert_threads(saver, "t")
 
     # Delete idle threads
 
@@ -335,26 +323,26 @@ class MaintenanceTests(ContractTests):
         # The time of the last write counts, not the `created_at` of a checkpoint.
         put_checkpoint(saver, created_at=now - timedelta(days=9))
         put_checkpoint(saver, OTHER)
-        assert_sequence_equal(saver.delete_idle(idle_since=yesterday), [], "what delete_idle returned")
+        check.assert_sequence_equal(saver.delete_idle(idle_since=yesterday), [], "what delete_idle returned")
 
         # A dry run only reports.
         found = saver.delete_idle(idle_since=tomorrow, dry_run=True)
-        assert_sequence_equal(found, ["t", "u"], "what delete_idle returned")
-        assert_length(saver.threads(), 2, "threads")
+        check.assert_sequence_equal(found, ["t", "u"], "what delete_idle returned")
+        check.assert_length(saver.threads(), 2, "threads")
 
         deleted = saver.delete_idle("u", idle_since=tomorrow)
-        assert_sequence_equal(deleted, ["u"], "what delete_idle returned")
+        check.assert_sequence_equal(deleted, ["u"], "what delete_idle returned")
 
         # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
             deleted = saver.delete_idle(idle_since=tomorrow)
-            assert_sequence_equal(deleted, [], "what delete_idle returned")
+            check.assert_sequence_equal(deleted, [], "what delete_idle returned")
 
-        assert_length(saver.list(CONFIG), 1, "the checkpoints of list")
+        check.assert_length(saver.list(CONFIG), 1, "the checkpoints of list")
 
         deleted = saver.delete_idle(idle_since=tomorrow)
-        assert_sequence_equal(deleted, ["t"], "what delete_idle returned")
-        assert_threads(saver)
+        check.assert_sequence_equal(deleted, ["t"], "what delete_idle returned")
+        check.assert_threads(saver)
 
     # Erase
 
@@ -368,10 +356,10 @@ class MaintenanceTests(ContractTests):
 
         for full in (False, True):
             for reason in saver.erase_deleted(full=full):
-                assert_instance(reason, str)
+                check.assert_instance(reason, str)
 
         self.assert_history(saver, CONFIG, checkpoints)
-        assert_writes(saver, CONFIG, {"w": 1})
+        check.assert_writes(saver, CONFIG, {"w": 1})
         self.assert_history(saver, OTHER, [])
 
         # The thread begins again.
@@ -382,13 +370,13 @@ class MaintenanceTests(ContractTests):
 def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike, **options: Any) -> None:
     """Prune, and assert how many checkpoints were removed."""
     count = saver.prune(thread, **options)
-    assert_equal(count, expected, "the count of prune")
+    check.assert_equal(count, expected, "the count of prune")
 
 
 def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected: Iterable[int]) -> None:
     """Assert the numbers of the checkpoints of thread "t" that a search finds."""
     infos = saver.search(metadata, thread_id="t")
-    assert_equal(_get_numbers(infos), expected, "search")
+    check.assert_equal(_get_numbers(infos), expected, "search")
 
 
 def _get_searchable(saver: BaseCheckpointSaver) -> list[ThreadLike]:

@@ -10,24 +10,7 @@ from graphkit._records.config import RunnableConfig, ThreadLike
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.testing._check import (
-    assert_any_order,
-    assert_at_least,
-    assert_checkpoints,
-    assert_equal,
-    assert_instance,
-    assert_length,
-    assert_missing,
-    assert_no_writes,
-    assert_same,
-    assert_same_checkpoint,
-    assert_sequence_equal,
-    assert_statuses,
-    assert_tags,
-    assert_threads,
-    assert_writes,
-    not_none,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
@@ -58,18 +41,18 @@ class ThreadTests(ContractTests):
 
         tag = saver.release(CONFIG)
 
-        assert_instance(tag, Tag)
-        assert_equal(tag.thread_id, "t")
-        assert_checkpoints(tag.checkpoints, checkpoints)
+        check.assert_instance(tag, Tag)
+        check.assert_equal(tag.thread_id, "t")
+        check.assert_checkpoints(tag.checkpoints, checkpoints)
         self.assert_history(saver, CONFIG, [])
-        assert_length(saver.list(other_config), 1, "the checkpoints of list")
+        check.assert_length(saver.list(other_config), 1, "the checkpoints of list")
 
         # The thread begins again, also if an id occurs again, and the tag does not change.
         fresh = put_checkpoint(saver, id=latest.id)
         self.assert_history(saver, CONFIG, [fresh])
         for reader in self.readers_of(saver):
-            assert_no_writes(reader, config_of(latest))
-        assert_same_checkpoint(tag.checkpoints[0], latest)
+            check.assert_no_writes(reader, config_of(latest))
+        check.assert_same_checkpoint(tag.checkpoints[0], latest)
 
     def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         """`release` of a thread that does not exist is no error."""
@@ -77,11 +60,11 @@ class ThreadTests(ContractTests):
 
         for _ in range(2):
             tag = saver.release(CONFIG)
-            assert_equal(tag.thread_id, "t")
-            assert_length(tag.checkpoints, 0, "the checkpoints of the tag")
-            assert_equal(tag.version, None, "the version of the tag")
+            check.assert_equal(tag.thread_id, "t")
+            check.assert_length(tag.checkpoints, 0, "the checkpoints of the tag")
+            check.assert_equal(tag.version, None, "the version of the tag")
 
-        assert_missing(saver)
+        check.assert_missing(saver)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         """`release` empties all namespaces of a thread, whichever the config names."""
@@ -92,10 +75,10 @@ class ThreadTests(ContractTests):
 
         tag = saver.release(inner_config)
 
-        assert_checkpoints(tag.checkpoints, [root])
+        check.assert_checkpoints(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, inner_config, [])
-        assert_length(saver.namespaces("t"), 0, "namespaces")
+        check.assert_length(saver.namespaces("t"), 0, "namespaces")
 
     # Threads and namespaces
 
@@ -123,8 +106,8 @@ class ThreadTests(ContractTests):
         for history, config in zip(histories, configs, strict=True):
             place = f"{config.thread}/{config.checkpoint_ns}"
             self.assert_history(saver, config, history)
-            assert_writes(saver, config, {"w": place})
-            assert_tags(saver, config, place)
+            check.assert_writes(saver, config, {"w": place})
+            check.assert_tags(saver, config, place)
 
     def test_namespaces_lists_those_with_checkpoints(self) -> None:
         """With `lists_namespaces`, `namespaces` finds every namespace of a thread."""
@@ -137,9 +120,9 @@ class ThreadTests(ContractTests):
             # The namespace of a config does not restrict the list.
             for thread in ("t", NESTED):
                 found = reader.namespaces(thread)
-                assert_any_order(found, ["", "n", "n/m"], "namespaces")
+                check.assert_any_order(found, ["", "n", "n/m"], "namespaces")
 
-            assert_length(reader.namespaces("u"), 0, "namespaces")
+            check.assert_length(reader.namespaces("u"), 0, "namespaces")
 
     def test_any_string_is_a_thread_id(self) -> None:
         """Every string is a thread id of its own: empty, very long, a path, a lone surrogate."""
@@ -151,19 +134,19 @@ class ThreadTests(ContractTests):
             for thread in HOSTILE_IDS:
                 config = RunnableConfig(thread)
                 (loaded,) = reader.list(config)
-                assert_same(loaded.state, {"id": thread}, "state")
+                check.same(loaded.state, {"id": thread}, "state")
 
                 (info,) = reader.history(config)
-                assert_equal(info.thread_id, thread)
+                check.assert_equal(info.thread_id, thread)
 
         # Releasing every second thread leaves the others, whose ids are similar.
         for thread in HOSTILE_IDS[::2]:
             tag = saver.release(RunnableConfig(thread))
-            assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
+            check.assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
 
         for number, thread in enumerate(HOSTILE_IDS):
             listed = saver.list(RunnableConfig(thread))
-            assert_length(listed, number % 2, "the checkpoints of list")
+            check.assert_length(listed, number % 2, "the checkpoints of list")
 
     def test_any_string_is_a_namespace(self) -> None:
         """Every string is a namespace of its own: empty, very long, a path, a lone surrogate."""
@@ -176,12 +159,12 @@ class ThreadTests(ContractTests):
             for namespace in HOSTILE_IDS:
                 config = RunnableConfig("t", checkpoint_ns=namespace)
                 (loaded,) = reader.list(config)
-                assert_same(loaded.state, {"id": namespace}, "state")
+                check.same(loaded.state, {"id": namespace}, "state")
 
     def test_threads_lists_those_with_checkpoints(self) -> None:
         """With `lists_threads`, `threads` finds every thread that has checkpoints, in any namespace."""
         saver = self.open("lists_threads")
-        assert_threads(saver)
+        check.assert_threads(saver)
 
         inner_config = RunnableConfig("only inside", checkpoint_ns="n")
         put_checkpoint(saver, inner_config)
@@ -193,7 +176,7 @@ class ThreadTests(ContractTests):
         remaining = {*HOSTILE_IDS, "only inside"}
         remaining -= {"a", "A"}
         for reader in self.readers_of(saver):
-            assert_threads(reader, *remaining)
+            check.assert_threads(reader, *remaining)
 
     def test_delete_removes_every_namespace(self) -> None:
         """`delete` removes all of a thread, and returns whether there was anything."""
@@ -209,23 +192,23 @@ class ThreadTests(ContractTests):
         put_checkpoint(saver, inner_config)
 
         # Also a thread with several namespaces is listed once.
-        assert_threads(saver, "t", "u", "$default", "only inside")
+        check.assert_threads(saver, "t", "u", "$default", "only inside")
 
         # A thread is named by its id or by a config; None is the default thread.
         deleted: list[ThreadLike] = ["t", inner_config, None]
         for thread in deleted:
-            assert_same(saver.delete(thread), True, "delete")
-            assert_same(saver.delete(thread), False, "delete")
+            check.same(saver.delete(thread), True, "delete")
+            check.same(saver.delete(thread), False, "delete")
 
         reader = self.open_again(saver)
-        assert_threads(reader, "u")
-        assert_length(saver.list(OTHER), 3, "the checkpoints of list")
+        check.assert_threads(reader, "u")
+        check.assert_length(saver.list(OTHER), 3, "the checkpoints of list")
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, NESTED, [])
 
         fresh = put_checkpoint(saver)
         self.assert_history(saver, CONFIG, [fresh])
-        assert_no_writes(saver, CONFIG)
+        check.assert_no_writes(saver, CONFIG)
 
     # Capabilities
 
@@ -250,7 +233,7 @@ class ThreadTests(ContractTests):
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
         for reader in self.readers_of(saver):
-            assert_statuses(reader, CONFIG, "incomplete")
+            check.assert_statuses(reader, CONFIG, "incomplete")
 
         # Every way to read the status agrees while the copy is under way.
         for checkpoint in checkpoints[:3]:
@@ -258,11 +241,11 @@ class ThreadTests(ContractTests):
 
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
-            summary = not_none(reader.summary(CONFIG), "summary")
+            summary = check.not_none(reader.summary(CONFIG), "summary")
 
-            assert_equal(reader.history(CONFIG)[0].status, "incomplete")
-            assert_equal(latest.status, "incomplete")
-            assert_equal(summary.latest.status, "incomplete", "the status of the latest checkpoint")
+            check.assert_equal(reader.history(CONFIG)[0].status, "incomplete")
+            check.assert_equal(latest.status, "incomplete")
+            check.assert_equal(summary.latest.status, "incomplete", "the status of the latest checkpoint")
 
         with self.raises(CheckpointConflictError):
             saver.copy("t", "new")
@@ -276,27 +259,27 @@ class ThreadTests(ContractTests):
     def test_size(self) -> None:
         """With `measures_size`, `size` covers all namespaces of a thread, or all threads."""
         saver = self.open("measures_size")
-        assert_equal(saver.size("t"), 0, "size")
+        check.assert_equal(saver.size("t"), 0, "size")
 
         # The size is at least that of the text; what is stored around it may add to it.
         put_state(saver, {"text": "x" * 5_000})
-        assert_at_least(saver.size("t"), 5_000)
+        check.assert_at_least(saver.size("t"), 5_000)
 
         put_state(saver, {"text": "y" * 5_000})
         root_size = saver.size("t")
-        assert_at_least(root_size, 10_000)
+        check.assert_at_least(root_size, 10_000)
 
         # The size of a thread includes its namespaces, and the size of the store its threads.
         put_state(saver, {"text": "z" * 5_000}, NESTED)
         thread_size = saver.size(CONFIG)
-        assert_at_least(thread_size, root_size + 5_000)
+        check.assert_at_least(thread_size, root_size + 5_000)
 
         put_state(saver, {"text": "u" * 5_000}, OTHER)
         other_size = saver.size("u")
-        assert_at_least(saver.size(), thread_size + other_size)
+        check.assert_at_least(saver.size(), thread_size + other_size)
 
         saver.delete("t")
-        assert_equal(saver.size("t"), 0, "size")
+        check.assert_equal(saver.size("t"), 0, "size")
 
 
 class VersionTests(ContractTests):
@@ -309,35 +292,35 @@ class VersionTests(ContractTests):
         nested_config = RunnableConfig("t", checkpoint_ns="a")
         first = grow_list(saver, CONFIG, 3)
         nested = put_checkpoint(saver, nested_config)
-        assert_equal(saver.release(CONFIG).version, 1, "the version of the tag")
+        check.assert_equal(saver.release(CONFIG).version, 1, "the version of the tag")
 
         second = put_checkpoint(saver)
-        assert_equal(saver.release(CONFIG).version, 2, "the version of the tag")
+        check.assert_equal(saver.release(CONFIG).version, 2, "the version of the tag")
         # The thread is empty now, so that there is nothing to keep.
-        assert_same(saver.release(CONFIG).version, None, "the version of the tag")
+        check.same(saver.release(CONFIG).version, None, "the version of the tag")
 
         for reader in self.readers_of(saver):
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
-            assert_equal(reader.last_version_by_thread_id("t"), 2, "the last version")
-            assert_equal(reader.get_version(CONFIG), "2", "the last version")
+            check.assert_equal(reader.last_version_by_thread_id("t"), 2, "the last version")
+            check.assert_equal(reader.get_version(CONFIG), "2", "the last version")
 
             tag = reader.tag(CONFIG, 1)
-            assert_equal(tag.thread_id, "t")
-            assert_equal(tag.version, 1, "the version of the tag")
-            assert_checkpoints(tag.checkpoints, first)
+            check.assert_equal(tag.thread_id, "t")
+            check.assert_equal(tag.version, 1, "the version of the tag")
+            check.assert_checkpoints(tag.checkpoints, first)
 
             first_namespaces = reader.version_namespaces("t", 1)
-            assert_any_order(first_namespaces, ["", "a"], "the namespaces of version 1")
+            check.assert_any_order(first_namespaces, ["", "a"], "the namespaces of version 1")
             second_namespaces = reader.version_namespaces("t")
-            assert_sequence_equal(second_namespaces, [""])
-            assert_checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
+            check.assert_sequence_equal(second_namespaces, [""])
+            check.assert_checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
 
             # Without a number, the tag is the one of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                assert_equal(tag.version, 2, "the version of the tag")
-                assert_checkpoints(tag.checkpoints, [second])
+                check.assert_equal(tag.version, 2, "the version of the tag")
+                check.assert_checkpoints(tag.checkpoints, [second])
 
     def test_a_version_keeps_its_states(self) -> None:
         """With `HasVersions`, a version does not change when the thread goes on."""
@@ -353,13 +336,13 @@ class VersionTests(ContractTests):
         saver.release(CONFIG)
         latest = put_checkpoint(saver, id=first.id)
 
-        assert_checkpoints(released.checkpoints, [first])
+        check.assert_checkpoints(released.checkpoints, [first])
         for reader in self.readers_of(saver):
             first_tag = reader.tag(CONFIG, 1)
             second_tag = reader.tag(CONFIG, 2)
-            assert_checkpoints(first_tag.checkpoints, [first])
-            assert_checkpoints(second_tag.checkpoints, [corrected])
-            assert_checkpoints(reader.list(CONFIG), [latest])
+            check.assert_checkpoints(first_tag.checkpoints, [first])
+            check.assert_checkpoints(second_tag.checkpoints, [corrected])
+            check.assert_checkpoints(reader.list(CONFIG), [latest])
 
         # The second copy kept the version of its target. A copy brings none along.
         saver.copy("t", "u")
@@ -369,8 +352,8 @@ class VersionTests(ContractTests):
         """With `HasVersions`, `tag` and `version_namespaces` raise for a version that does not exist."""
         saver = self.open_with(HasVersions)
         assert_versions(saver, "t", [])
-        assert_same(saver.last_version_by_thread_id("t"), None, "last_version_by_thread_id")
-        assert_same(saver.get_version(CONFIG), None, "get_version")
+        check.same(saver.last_version_by_thread_id("t"), None, "last_version_by_thread_id")
+        check.same(saver.get_version(CONFIG), None, "get_version")
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
@@ -401,8 +384,8 @@ class VersionTests(ContractTests):
             assert_versions(saver, thread, [1])
 
             tag = saver.tag(config, 1)
-            assert_same(tag.checkpoints[0].state, {"id": thread})
-            assert_missing(saver, config)
+            check.same(tag.checkpoints[0].state, {"id": thread})
+            check.assert_missing(saver, config)
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
         """With `HasVersions`, `threads(released=True)` lists threads that have only versions."""
@@ -418,15 +401,15 @@ class VersionTests(ContractTests):
         # `threads` lists a thread without checkpoints only on demand.
         reader = self.open_again(saver)
 
-        assert_threads(saver, "both", "live")
-        assert_threads(reader, "both", "live", "released", released=True)
-        assert_at_least(saver.size("released"), 1)
+        check.assert_threads(saver, "both", "live")
+        check.assert_threads(reader, "both", "live", "released", released=True)
+        check.assert_at_least(saver.size("released"), 1)
 
         # Deleting a thread deletes its versions.
-        assert_same(saver.delete("released"), True, "delete")
-        assert_same(saver.delete("released"), False, "delete")
+        check.same(saver.delete("released"), True, "delete")
+        check.same(saver.delete("released"), False, "delete")
         assert_versions(saver, "released", [])
-        assert_threads(saver, "both", "live", released=True)
+        check.assert_threads(saver, "both", "live", released=True)
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(released, 1)
@@ -434,10 +417,10 @@ class VersionTests(ContractTests):
         # The versions of the new thread start at 1 again.
         put_checkpoint(saver, released)
         tag = saver.release(released)
-        assert_equal(tag.version, 1, "the version of the tag")
+        check.assert_equal(tag.version, 1, "the version of the tag")
 
 
 def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:
     """Assert that a thread has exactly these versions."""
     versions = saver.versions_by_thread_id(thread)
-    assert_sequence_equal(versions, expected, "versions")
+    check.assert_sequence_equal(versions, expected, "versions")

@@ -15,20 +15,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.status import public_metadata
 from graphkit.errors import CheckpointSerializationError
-from graphkit.testing._check import (
-    assert_checkpoints,
-    assert_equal,
-    assert_length,
-    assert_missing,
-    assert_same,
-    assert_same_checkpoint,
-    assert_state,
-    assert_threads,
-    assert_true,
-    assert_writes,
-    get_checkpoint,
-    get_ids,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests, call_in_thread
 from graphkit.testing._values import (
     CONFIG,
@@ -94,7 +81,7 @@ class ValueTests(ContractTests):
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
 
         expected = {"list": [0, 1, "b", "c"], "fixed": None, "last": 1}
-        assert_state(saver, config_of(second), expected)
+        check.assert_state(saver, config_of(second), expected)
 
     def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
         """`put` keeps a state whose parent was read from the saver, or is in another thread."""
@@ -103,7 +90,7 @@ class ValueTests(ContractTests):
         first = put_state(saver, {"list": [1], "note": Note("a")})
 
         # The second derives from an object that the saver itself has made.
-        loaded = get_checkpoint(saver)
+        loaded = check.get_checkpoint(saver)
         second = extend_list(loaded, 2)
         saver.put(CONFIG, second)
 
@@ -114,7 +101,7 @@ class ValueTests(ContractTests):
 
         self.assert_history(saver, CONFIG, [first, second])
         self.assert_history(saver, elsewhere, [second, third])
-        assert_same(third.state["list"], [1, 2, 3])
+        check.same(third.state["list"], [1, 2, 3])
 
     def test_every_type_is_stored_exactly(self) -> None:
         """`put` and `put_writes` keep values of every type that graphkit supports."""
@@ -128,13 +115,13 @@ class ValueTests(ContractTests):
             saver.put_writes(CONFIG, writes)
 
             for reader in self.readers_of(saver):
-                loaded = get_checkpoint(reader)
+                loaded = check.get_checkpoint(reader)
                 latest = reader.history(CONFIG)[0]
 
-                assert_same(loaded.state, state, "state")
+                check.same(loaded.state, state, "state")
                 assert_metadata(loaded, metadata)
-                assert_same(latest.metadata, metadata, "the metadata of history")
-                assert_writes(reader, CONFIG, writes)
+                check.same(latest.metadata, metadata, "the metadata of history")
+                check.assert_writes(reader, CONFIG, writes)
 
     # Values that cannot be stored
 
@@ -146,8 +133,9 @@ class ValueTests(ContractTests):
             saver.put(CONFIG, checkpoint)
 
         error = caught.exception
-        assert_equal(error.path, path, "the path of the error")
-        assert_equal(error.type_name.rpartition(".")[2], type_name, "the type of the error")
+        check.assert_equal(error.path, path, "the path of the error")
+        is_named = error.type_name.endswith(type_name)
+        check.assert_true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
 
     def test_an_unstorable_value_raises_with_its_path(self) -> None:
         """With `refuses_unstorable_values`, the error of `put` has the path and the type of the value."""
@@ -208,16 +196,16 @@ class ValueTests(ContractTests):
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
             put_state(saver, {"n": UnknownType()})
-        assert_missing(saver)
+        check.assert_missing(saver)
 
         if saver.lists_threads:
-            assert_threads(saver)
+            check.assert_threads(saver)
 
 
 def _assert_in_path(error: CheckpointSerializationError, part: str) -> None:
     """Assert that the path of an error contains a text."""
     is_named = part in error.path
-    assert_true(is_named, f"the error names the path {error.path!r} instead of {part}")
+    check.assert_true(is_named, f"the error names the path {error.path!r} instead of {part}")
 
 
 class IsolationTests(ContractTests):
@@ -239,9 +227,9 @@ class IsolationTests(ContractTests):
         for mutable in (*given, checkpoint):
             _mutate(mutable)
 
-        assert_state(saver, CONFIG, expected_state)
-        assert_metadata(get_checkpoint(saver), expected_metadata)
-        assert_writes(saver, CONFIG, expected_writes)
+        check.assert_state(saver, CONFIG, expected_state)
+        assert_metadata(check.get_checkpoint(saver), expected_metadata)
+        check.assert_writes(saver, CONFIG, expected_writes)
 
     def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
         """With `isolates_values`, the saver copies the mutable objects that it returns."""
@@ -253,7 +241,7 @@ class IsolationTests(ContractTests):
 
         # Each way to read is used again after its first result was mutated: it may have a cache.
         for _ in range(2):
-            _mutate_after_check(saver, get_checkpoint(saver))
+            _mutate_after_check(saver, check.get_checkpoint(saver))
             _mutate_after_check(saver, saver.list(CONFIG)[0])
 
         (released,) = saver.release(CONFIG).checkpoints
@@ -262,7 +250,7 @@ class IsolationTests(ContractTests):
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
-                assert_same(loaded.state["note"], Note("n"), "the note in the state")
+                check.same(loaded.state["note"], Note("n"), "the note in the state")
                 _mutate(loaded)
 
     def test_returned_checkpoints_are_snapshots(self) -> None:
@@ -281,11 +269,11 @@ class IsolationTests(ContractTests):
         released = saver.release(CONFIG).checkpoints
         put_state(saver, {"list": "fresh"}, id=second.id)
 
-        assert_checkpoints(listed, checkpoints)
-        assert_checkpoints(listed_by_other, checkpoints)
-        assert_equal(get_ids(history), get_ids(listed), "the ids of history")
-        assert_same_checkpoint(newest, latest)
-        assert_same_checkpoint(released[1], latest)
+        check.assert_checkpoints(listed, checkpoints)
+        check.assert_checkpoints(listed_by_other, checkpoints)
+        check.assert_equal(check.get_ids(history), check.get_ids(listed), "the ids of history")
+        check.assert_same_checkpoint(newest, latest)
+        check.assert_same_checkpoint(released[1], latest)
 
     def test_an_open_iterator_does_not_block_writers(self) -> None:
         """A caller that iterates over `list` or `history` holds no lock."""
@@ -295,7 +283,7 @@ class IsolationTests(ContractTests):
         for read in (saver.list, saver.history):
             count = len(checkpoints)
             iterator: Iterator[Any] = iter(read(CONFIG))
-            assert_equal(next(iterator).id, checkpoints[-1].id)
+            check.assert_equal(next(iterator).id, checkpoints[-1].id)
 
             other = self.open_again(saver)
             added = made({"list": []})
@@ -303,7 +291,7 @@ class IsolationTests(ContractTests):
             checkpoints.append(added)
 
             # The iterator does not return the checkpoint that was put after it started.
-            assert_length([*iterator], count - 1)
+            check.assert_length([*iterator], count - 1)
 
         call_in_thread(self.open_again(saver).release, CONFIG)
 
@@ -311,7 +299,7 @@ class IsolationTests(ContractTests):
 def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     """Assert that a checkpoint has this metadata, besides what default methods store there."""
     found = public_metadata(checkpoint.metadata)
-    assert_same(found, expected, "metadata")
+    check.same(found, expected, "metadata")
 
 
 def _make_state_of_notes() -> dict[str, Any]:
@@ -324,10 +312,10 @@ def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
     metadata = saver.history(CONFIG)[0].metadata
     expected = {"note": Note("m")}
 
-    assert_same(loaded.state, _make_state_of_notes(), "state")
+    check.same(loaded.state, _make_state_of_notes(), "state")
     assert_metadata(loaded, expected)
-    assert_same(metadata, expected, "the metadata of history")
-    assert_same(writes, {"note": Note("w")}, "pending writes")
+    check.same(metadata, expected, "the metadata of history")
+    check.same(writes, {"note": Note("w")}, "pending writes")
 
     _mutate(loaded)
     _mutate(writes["note"])
@@ -356,4 +344,4 @@ def _mutate(value: Any) -> None:
             value["modified"] = True
     except TypeError as error:
         is_explained = "read-only" in str(error)
-        assert_true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
+        check.assert_true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")

@@ -13,14 +13,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
-from graphkit.testing._check import (
-    assert_any_order,
-    assert_equal,
-    assert_same,
-    assert_sequence_equal,
-    assert_true,
-    not_none,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests
 from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, make_failure, make_interrupt, put_checkpoint
 
@@ -44,12 +37,12 @@ class WatchTests(ContractTests):
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
-        assert_equal(_get_checkpoint_ids(changes), ids, "the checkpoints of the changes")
+        check.assert_equal(_get_checkpoint_ids(changes), ids, "the checkpoints of the changes")
 
         for change in changes:
-            assert_equal(change.kind, "checkpoint", "the kind of a change")
-            assert_equal(change.thread_id, "t", "the thread_id of a change")
-            assert_equal(change.checkpoint_ns, "", "the checkpoint_ns of a change")
+            check.assert_equal(change.kind, "checkpoint", "the kind of a change")
+            check.assert_equal(change.thread_id, "t", "the thread_id of a change")
+            check.assert_equal(change.checkpoint_ns, "", "the checkpoint_ns of a change")
 
     def test_watch_reports_what_pending_writes_say(self) -> None:
         """`watch` reports interrupts, answers, timers, progress, failures and cancels."""
@@ -67,8 +60,8 @@ class WatchTests(ContractTests):
                 # Other pending writes, such as the results of `once`, are not reported.
                 other.put_writes(CONFIG, {key: value, "once:1": 2})
                 change = _get_change(watch, kind)
-                assert_equal(change.id, id, "the id of the change")
-                assert_same(change.value, reported, "the value of the change")
+                check.assert_equal(change.id, id, "the id of the change")
+                check.same(change.value, reported, "the value of the change")
 
             assert_reported("interrupt:i", interrupt, "interrupt", "i", interrupt)
             assert_reported("answer:i", {"yes": True}, "answer", "i", {"yes": True})
@@ -76,7 +69,7 @@ class WatchTests(ContractTests):
             assert_reported("task:b", {"node": "b"}, "progress", None, {"node_id": "b"})
             assert_reported("failure", failure, "failure", None, failure)
             assert_reported("cancelled", cancellation, "cancel", None, cancellation)
-            assert_same(watch.get(0), None, "a further change")
+            check.same(watch.get(0), None, "a further change")
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
         """`watch` of a named checkpoint begins with what was written after it."""
@@ -90,10 +83,10 @@ class WatchTests(ContractTests):
         start = RunnableConfig("t", start_id)
         with saver.watch(start, interval=INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
-        assert_equal(_get_checkpoint_ids(changes), later_ids, "the checkpoints of the changes")
+        check.assert_equal(_get_checkpoint_ids(changes), later_ids, "the checkpoints of the changes")
 
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
-        assert_equal(interrupt_ids, ["i"])
+        check.assert_equal(interrupt_ids, ["i"])
 
         with self.raises(CheckpointNotFoundError):
             saver.watch(UNKNOWN)
@@ -106,12 +99,12 @@ class WatchTests(ContractTests):
 
         with saver.watch("t", latest=True, interval=INTERVAL) as watch:
             first = _get_change(watch, "checkpoint")
-            assert_equal(_get_checkpoint_ids([first]), [latest.id], "the checkpoints of the changes")
+            check.assert_equal(_get_checkpoint_ids([first]), [latest.id], "the checkpoints of the changes")
 
             # The checkpoint is followed by its pending writes, and by nothing else.
             second = _get_change(watch, "interrupt")
-            assert_equal(second.id, "i", "id")
-            assert_same(watch.get(0), None, "a further change")
+            check.assert_equal(second.id, "i", "id")
+            check.same(watch.get(0), None, "a further change")
 
     def test_watch_covers_all_threads(self) -> None:
         """With `lists_threads`, `watch` without a thread reports all threads, new ones included."""
@@ -128,10 +121,10 @@ class WatchTests(ContractTests):
 
         # Each thread is reported once, with its checkpoint.
         reported_ids = _get_checkpoint_ids(changes)
-        assert_any_order(reported_ids, ids, "the checkpoints of the changes")
+        check.assert_any_order(reported_ids, ids, "the checkpoints of the changes")
 
         reported = [change.thread_id for change in changes]
-        assert_any_order(reported, thread_ids, "threads")
+        check.assert_any_order(reported, thread_ids, "threads")
 
     def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
         """With `lists_namespaces`, `watch` of a namespace reports it and those below it."""
@@ -150,11 +143,11 @@ class WatchTests(ContractTests):
             nested_id = put_checkpoint(saver, nested).id
             own_id = put_checkpoint(saver, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
-            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"}, "the namespaces of the changes")
+            check.assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"}, "the namespaces of the changes")
 
             changes = _collect_until(one_namespace, nested_id, own_id)
-            assert_equal(_get_namespaces(changes), {"a/b", "a"}, "the namespaces of the changes")
-            assert_same(one_namespace.get(0), None, "a further change")
+            check.assert_equal(_get_namespaces(changes), {"a/b", "a"}, "the namespaces of the changes")
+            check.same(one_namespace.get(0), None, "a further change")
 
     def test_watch_reports_release_and_delete(self) -> None:
         """`watch` reports that the thread was released or deleted."""
@@ -166,7 +159,7 @@ class WatchTests(ContractTests):
         with saver.watch("t", interval=INTERVAL) as watch:
             saver.release(CONFIG)
             change = _get_change(watch, kind)
-            assert_same(change.checkpoint, None)
+            check.same(change.checkpoint, None)
 
             new_id = put_checkpoint(saver).id
             _collect_until(watch, new_id)
@@ -187,21 +180,21 @@ class WatchTests(ContractTests):
         put_checkpoint(other, next_node_id=END)
 
         changes = _read_to_the_end(watch)
-        assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"], "the kinds of the changes")
+        check.assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"], "the kinds of the changes")
         last = changes[-1].to_dict()
-        assert_equal(last["status"], "finished")
-        assert_equal(last["next"], END)
-        assert_equal(watch.reached, "finished", "reached")
+        check.assert_equal(last["status"], "finished")
+        check.assert_equal(last["next"], END)
+        check.assert_equal(watch.reached, "finished", "reached")
 
         # The thread has the status already.
         again = saver.watch("t", latest=True, interval=INTERVAL, until="finished")
-        assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"], "the kinds of the changes")
-        assert_equal(again.reached, "finished", "reached")
+        check.assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"], "the kinds of the changes")
+        check.assert_equal(again.reached, "finished", "reached")
 
         # The run of the thread is over, so that it does not fail any more.
         failed = saver.watch("t", interval=INTERVAL, until="failed")
-        assert_sequence_equal(_read_to_the_end(failed), [])
-        assert_equal(failed.reached, "finished", "reached")
+        check.assert_sequence_equal(_read_to_the_end(failed), [])
+        check.assert_equal(failed.reached, "finished", "reached")
 
     def test_watch_ends_when_the_run_has_failed(self) -> None:
         """`watch(until=...)` ends when the run is over, whatever its status."""
@@ -210,8 +203,8 @@ class WatchTests(ContractTests):
         watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
-        assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"], "the kinds of the changes")
-        assert_equal(watch.reached, "failed", "reached")
+        check.assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"], "the kinds of the changes")
+        check.assert_equal(watch.reached, "failed", "reached")
 
     def test_watch_ends_when_the_thread_is_gone(self) -> None:
         """`watch(until=...)` ends when the thread is deleted."""
@@ -220,8 +213,8 @@ class WatchTests(ContractTests):
         watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.delete("t")
 
-        assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"], "the kinds of the changes")
-        assert_equal(watch.reached, None, "reached")
+        check.assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"], "the kinds of the changes")
+        check.assert_equal(watch.reached, None, "reached")
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
         """With `lists_threads`, `watch(until=...)` of all threads waits for each of them."""
@@ -233,16 +226,16 @@ class WatchTests(ContractTests):
 
         put_checkpoint(saver, next_node_id=END)
         change = _get_change(watch, "checkpoint")
-        assert_equal(change.thread_id, "t", "the thread_id of a change")
-        assert_same(watch.get(0), None, "a further change")
-        assert_same(watch.reached, None, "reached")
+        check.assert_equal(change.thread_id, "t", "the thread_id of a change")
+        check.same(watch.get(0), None, "a further change")
+        check.same(watch.reached, None, "reached")
 
         put_checkpoint(saver, new)
         put_checkpoint(saver, OTHER, next_node_id=END)
         put_checkpoint(saver, new, next_node_id=END)
         changes = _read_to_the_end(watch)
-        assert_equal({change.thread_id for change in changes}, {"u", "new"})
-        assert_equal(watch.reached, "finished", "reached")
+        check.assert_equal({change.thread_id for change in changes}, {"u", "new"})
+        check.assert_equal(watch.reached, "finished", "reached")
 
     # The life of a watch
 
@@ -255,11 +248,11 @@ class WatchTests(ContractTests):
             for end in (watch.wake, watch.close):
                 reader = pool.submit(watch.get, 2 * TIMEOUT)
                 end()
-                assert_same(reader.result(TIMEOUT), None)
+                check.same(reader.result(TIMEOUT), None)
 
         # A watch that is closed reports nothing more.
         put_checkpoint(saver)
-        assert_same(watch.get(TIMEOUT), None)
+        check.same(watch.get(TIMEOUT), None)
 
     def test_watch_refuses_an_unknown_status_and_no_interval(self) -> None:
         """`watch` raises CheckpointerConfigurationError for options that make no sense."""
@@ -274,9 +267,9 @@ class WatchTests(ContractTests):
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
         """`wait_for_resume` returns True when no interrupt waits, False after its timeout."""
         saver = self.open()
-        assert_same(saver.wait_for_resume("t"), True, "wait_for_resume")  # it does not exist
+        check.same(saver.wait_for_resume("t"), True, "wait_for_resume")  # it does not exist
         put_checkpoint(saver)
-        assert_same(saver.wait_for_resume("t"), True, "wait_for_resume")
+        check.same(saver.wait_for_resume("t"), True, "wait_for_resume")
 
         interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
         saver.put_writes(CONFIG, interrupts)
@@ -290,10 +283,10 @@ class WatchTests(ContractTests):
             other.put_writes(CONFIG, {"answer:i": None})
 
             _assert_waiting(saver, 0.05)
-            assert_true(not waiter.done(), "wait_for_resume returned before the answer")
+            check.assert_true(not waiter.done(), "wait_for_resume returned before the answer")
 
             other.put_writes(CONFIG, {"answer:j": 1})
-            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
+            check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
         """`wait_for_resume` returns True when the run has moved past its interrupts."""
@@ -310,7 +303,7 @@ class WatchTests(ContractTests):
         with ThreadPoolExecutor(1) as pool:
             waiter = _start_waiting(pool, saver, "t")
             call(self.open_again(saver))
-            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
+            check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
         """`wait_for_resume` waits for the interrupts of nested graphs, too."""
@@ -331,7 +324,7 @@ class WatchTests(ContractTests):
             _assert_waiting(saver, 0.05)
 
             other.put_writes(CONFIG, {"inner:k": None})
-            assert_same(waiter.result(TIMEOUT), True, "wait_for_resume")
+            check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
@@ -342,7 +335,7 @@ def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLik
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
     """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
     is_answered = saver.wait_for_resume("t", timeout, interval=INTERVAL)
-    assert_same(is_answered, False, "wait_for_resume")
+    check.same(is_answered, False, "wait_for_resume")
 
 
 def _get_change(watch: Watch, kind: str) -> Change:
@@ -353,8 +346,8 @@ def _get_change(watch: Watch, kind: str) -> Change:
     change = watch.get(TIMEOUT)
     while change is not None and change.kind == "idle":
         change = watch.get(TIMEOUT)
-    change = not_none(change)
-    assert_equal(change.kind, kind, f"the kind of {change!r}")
+    change = check.not_none(change)
+    check.assert_equal(change.kind, kind, f"the kind of {change!r}")
     return change
 
 
@@ -365,7 +358,7 @@ def _read_to_the_end(watch: Watch) -> list[Change]:
     while (change := watch.get(max(0.0, deadline - monotonic()))) is not None:
         if change.kind != "idle":
             changes.append(change)
-    assert_true(monotonic() < deadline, f"the watch did not end after {changes}")
+    check.assert_true(monotonic() < deadline, f"the watch did not end after {changes}")
     return changes
 
 
@@ -375,7 +368,7 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     changes: list[Change] = []
 
     while missing:
-        change = not_none(watch.get(TIMEOUT), "the next change")
+        change = check.not_none(watch.get(TIMEOUT), "the next change")
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)

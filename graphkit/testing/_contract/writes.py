@@ -11,26 +11,7 @@ from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.operations import cancel, submit
-from graphkit.testing._check import (
-    assert_any_order,
-    assert_equal,
-    assert_instance,
-    assert_interrupts,
-    assert_length,
-    assert_missing,
-    assert_no_writes,
-    assert_same,
-    assert_sequence_equal,
-    assert_state,
-    assert_statuses,
-    assert_stops,
-    assert_tags,
-    assert_true,
-    assert_writes,
-    get_checkpoint,
-    get_ids,
-    not_none,
-)
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_failure, make_interrupt, put_checkpoint
 
@@ -54,7 +35,7 @@ class WriteTests(ContractTests):
 
         expected = {"b": None, "a": [2], "c": (3,)}
         for reader in self.readers_of(saver):
-            assert_writes(reader, CONFIG, expected)
+            check.assert_writes(reader, CONFIG, expected)
 
     def test_writes_belong_to_one_checkpoint(self) -> None:
         """`put_writes` and `get_writes` mean the named checkpoint, or the latest."""
@@ -63,16 +44,16 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"w": "of the first"})
 
         second = put_checkpoint(saver)
-        assert_no_writes(saver, CONFIG)
+        check.assert_no_writes(saver, CONFIG)
 
         saver.put_writes(CONFIG, {"w": "of the second"})
         saver.put_writes(config_of(first), {"x": 1})
 
         for reader in self.readers_of(saver):
-            assert_writes(reader, config_of(first), {"w": "of the first", "x": 1})
-            assert_writes(reader, config_of(second), {"w": "of the second"})
-            assert_writes(reader, CONFIG, {"w": "of the second"})
-            assert_no_writes(reader, UNKNOWN)
+            check.assert_writes(reader, config_of(first), {"w": "of the first", "x": 1})
+            check.assert_writes(reader, config_of(second), {"w": "of the second"})
+            check.assert_writes(reader, CONFIG, {"w": "of the second"})
+            check.assert_no_writes(reader, UNKNOWN)
 
         # Recording writes has not changed the history itself.
         self.assert_history(saver, CONFIG, [first, second])
@@ -87,14 +68,14 @@ class WriteTests(ContractTests):
 
         # The default methods store writes and tags in the metadata, so the replacement must be made
         # from the stored checkpoint.
-        stored = get_checkpoint(saver)
+        stored = check.get_checkpoint(saver)
         replacement = stored.update_state({"n": 3}, {})
         saver.put(config_of(stored), replacement)
 
         for reader in self.readers_of(saver):
-            assert_writes(reader, CONFIG, {"w": 1})
-            assert_tags(reader, CONFIG, "kept")
-            assert_state(reader, CONFIG, replacement.state)
+            check.assert_writes(reader, CONFIG, {"w": 1})
+            check.assert_tags(reader, CONFIG, "kept")
+            check.assert_state(reader, CONFIG, replacement.state)
 
     def test_put_writes_without_a_checkpoint_raises(self) -> None:
         """`put_writes` raises CheckpointNotFoundError if there is no such checkpoint."""
@@ -119,14 +100,14 @@ class WriteTests(ContractTests):
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, writes)
             is_named = str(key) in caught.exception.path
-            assert_true(is_named, f"the error does not name {key!r}: {caught.exception}")
+            check.assert_true(is_named, f"the error does not name {key!r}: {caught.exception}")
 
         # The interrupt from before is still readable.
         for reader in self.readers_of(saver):
-            assert_interrupts(reader, "i")
+            check.assert_interrupts(reader, "i")
 
-            (waiting,) = not_none(reader.summary(CONFIG), "summary").waiting
-            assert_equal(waiting.payload, "why?", "payload")
+            (waiting,) = check.not_none(reader.summary(CONFIG), "summary").waiting
+            check.assert_equal(waiting.payload, "why?", "payload")
 
     def test_other_writes_may_hold_any_value(self) -> None:
         """`put_writes` refuses no value of a key without a meaning to graphkit."""
@@ -138,7 +119,7 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, writes)
 
         for reader in self.readers_of(saver):
-            assert_writes(reader, CONFIG, writes)
+            check.assert_writes(reader, CONFIG, writes)
         self.assert_status(saver, "stalled")
 
     # Interrupts
@@ -160,47 +141,47 @@ class WriteTests(ContractTests):
 
         for reader in self.readers_of(saver):
             first, second = reader.interrupts("t")
-            assert_instance(first, WaitingInterrupt)
-            assert_equal(first.thread_id, "t", "thread_id")
-            assert_equal(first.node_id, "x", "node_id")
-            assert_equal(first.when, "inside", "when")
-            assert_equal(first.id, "i1", "id")
-            assert_same(first.payload, {"q": (1,)}, "payload")
-            assert_same(first.created_at, make_interrupt()["created_at"], "created_at")
-            assert_same(first.deadline, DUE, "deadline")
-            assert_equal(first.checkpoint_ns, namespace, "checkpoint_ns")
-            assert_equal(first.checkpoint_id, checkpoint.id, "checkpoint_id")
-            assert_equal(second.id, "i2", "id")
-            assert_same(second.deadline, None, "deadline")
-            assert_statuses(reader, config, "interrupted")
-            assert_length(reader.interrupts(CONFIG), 2, "interrupts")
+            check.assert_instance(first, WaitingInterrupt)
+            check.assert_equal(first.thread_id, "t", "thread_id")
+            check.assert_equal(first.node_id, "x", "node_id")
+            check.assert_equal(first.when, "inside", "when")
+            check.assert_equal(first.id, "i1", "id")
+            check.same(first.payload, {"q": (1,)}, "payload")
+            check.same(first.created_at, make_interrupt()["created_at"], "created_at")
+            check.same(first.deadline, DUE, "deadline")
+            check.assert_equal(first.checkpoint_ns, namespace, "checkpoint_ns")
+            check.assert_equal(first.checkpoint_id, checkpoint.id, "checkpoint_id")
+            check.assert_equal(second.id, "i2", "id")
+            check.same(second.deadline, None, "deadline")
+            check.assert_statuses(reader, config, "interrupted")
+            check.assert_length(reader.interrupts(CONFIG), 2, "interrupts")
 
         # None is an answer too.
         checkpoint_config = RunnableConfig("t", checkpoint.id, namespace)
         saver.put_writes(checkpoint_config, {"answer:i1": None})
         reader = self.open_again(saver)
-        assert_interrupts(reader, "i2")
+        check.assert_interrupts(reader, "i2")
 
         saver.put_writes(checkpoint_config, {"answer:i2": "yes"})
         reader = self.open_again(saver)
 
-        assert_interrupts(reader)
-        assert_statuses(saver, config, "answered")
-        assert_stops(saver, config, "answered")
+        check.assert_interrupts(reader)
+        check.assert_statuses(saver, config, "answered")
+        check.assert_stops(saver, config, "answered")
 
     def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
         """An interrupt waits no longer once the run has moved on."""
         saver = self.open()
         put_checkpoint(saver)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
-        assert_length(saver.interrupts("t"), 1, "interrupts")
+        check.assert_length(saver.interrupts("t"), 1, "interrupts")
 
         put_checkpoint(saver)
-        assert_interrupts(saver)
+        check.assert_interrupts(saver)
 
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
-        assert_statuses(saver, CONFIG, "stalled", "")
-        assert_stops(saver, CONFIG, "", "interrupted")
+        check.assert_statuses(saver, CONFIG, "stalled", "")
+        check.assert_stops(saver, CONFIG, "", "interrupted")
 
     def test_a_submitted_run_is_queued_until_it_begins(self) -> None:
         """`history` has the status "queued" for a submitted run; see `derive_stop`."""
@@ -213,7 +194,7 @@ class WriteTests(ContractTests):
         self.assert_status(saver, "queued", stopped=["queued"])
 
         saver.put_writes(CONFIG, {"failure": make_failure()})
-        assert_statuses(saver, CONFIG, "failed")
+        check.assert_statuses(saver, CONFIG, "failed")
         saver.put_writes(CONFIG, {"failure": None})
         self.assert_status(saver, "queued", stopped=["queued"])
 
@@ -228,7 +209,7 @@ class WriteTests(ContractTests):
 
         # Another branch is at work until the run sleeps.
         saver.put_writes(CONFIG, {"timer:t": TIMER})
-        assert_statuses(saver, CONFIG, "stalled")
+        check.assert_statuses(saver, CONFIG, "stalled")
         saver.put_writes(CONFIG, {"asleep": True})
         self.assert_status(saver, "sleeping", stopped=["sleeping"])
 
@@ -236,13 +217,13 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt()})
         self.assert_status(saver, "interrupted", interrupts=["i"])
         saver.put_writes(CONFIG, {"answer:i": "yes"})
-        assert_statuses(saver, CONFIG, "answered")
+        check.assert_statuses(saver, CONFIG, "answered")
         saver.put_writes(CONFIG, {"resumed:i": True})
         self.assert_status(saver, "sleeping")
 
         # A failure comes first, too.
         saver.put_writes(CONFIG, {"failure": make_failure()})
-        assert_statuses(saver, CONFIG, "failed")
+        check.assert_statuses(saver, CONFIG, "failed")
 
         # The run goes on.
         saver.put_writes(CONFIG, {"failure": None, "answer:t": None, "resumed:t": True, "asleep": None})
@@ -271,15 +252,15 @@ class WriteTests(ContractTests):
 
         accepted = [cancel(saver, CONFIG, reason=reason) for reason in ("no more", "again")]
 
-        assert_equal(accepted, [True, False], "what cancel returned")
+        check.assert_equal(accepted, [True, False], "what cancel returned")
 
         self.assert_status(saver, "cancelled", stopped=["cancelled"])
         for reader in self.readers_of(saver):
             if reader.lists_threads:
-                assert_length(reader.interrupts(), 0, "the interrupts of all threads")
-            summary = not_none(reader.summary(CONFIG), "summary")
-            cancellation = not_none(summary.cancellation, "cancellation")
-            assert_equal(cancellation["reason"], "no more")
+                check.assert_length(reader.interrupts(), 0, "the interrupts of all threads")
+            summary = check.not_none(reader.summary(CONFIG), "summary")
+            cancellation = check.not_none(summary.cancellation, "cancellation")
+            check.assert_equal(cancellation["reason"], "no more")
 
         # As a resume does.
         saver.put_writes(CONFIG, {"cancelled": None})
@@ -297,12 +278,12 @@ class WriteTests(ContractTests):
             interrupts: the ids of the interrupts that wait.
         """
         for reader in self.readers_of(saver):
-            assert_statuses(reader, CONFIG, *statuses)
+            check.assert_statuses(reader, CONFIG, *statuses)
             if stopped:
-                assert_stops(reader, CONFIG, *stopped)
-            assert_interrupts(reader, *interrupts)
-            waiting = not_none(reader.summary(CONFIG), "summary").waiting
-            assert_equal(get_ids(waiting), [*interrupts], "the interrupts of the summary")
+                check.assert_stops(reader, CONFIG, *stopped)
+            check.assert_interrupts(reader, *interrupts)
+            waiting = check.not_none(reader.summary(CONFIG), "summary").waiting
+            check.assert_equal(check.get_ids(waiting), [*interrupts], "the interrupts of the summary")
 
     def test_interrupts_covers_all_threads(self) -> None:
         """With `lists_threads`, `interrupts` without a thread reads all threads."""
@@ -315,10 +296,10 @@ class WriteTests(ContractTests):
 
         reader = self.open_again(saver)
         threads = [interrupt.thread_id for interrupt in reader.interrupts()]
-        assert_any_order(threads, ["t", "v"], "the threads of the interrupts")
+        check.assert_any_order(threads, ["t", "v"], "the threads of the interrupts")
 
         saver.release(CONFIG)
-        assert_equal(get_ids(saver.interrupts()), ["v"])
+        check.assert_equal(check.get_ids(saver.interrupts()), ["v"])
 
     # Tags
 
@@ -333,27 +314,27 @@ class WriteTests(ContractTests):
         saver.add_tags(CONFIG, "newest")
 
         for reader in self.readers_of(saver):
-            assert_tags(reader, first_config, "good", "best", "last")
-            assert_tags(reader, CONFIG, "newest")
-            assert_tags(reader, UNKNOWN)
+            check.assert_tags(reader, first_config, "good", "best", "last")
+            check.assert_tags(reader, CONFIG, "newest")
+            check.assert_tags(reader, UNKNOWN)
 
             newest, oldest = reader.history(CONFIG)
-            assert_equal(newest.tags, ("newest",))
-            assert_equal(oldest.tags, ("good", "best", "last"))
+            check.assert_equal(newest.tags, ("newest",))
+            check.assert_equal(oldest.tags, ("good", "best", "last"))
             # Tags are not part of the metadata, wherever a saver keeps them.
-            assert_same(oldest.metadata, {"k": 1})
+            check.same(oldest.metadata, {"k": 1})
 
         saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
 
         for reader in self.readers_of(saver):
-            assert_tags(reader, first_config, "good", "last")
-            assert_tags(reader, CONFIG)
+            check.assert_tags(reader, first_config, "good", "last")
+            check.assert_tags(reader, CONFIG)
 
         # A new checkpoint does not inherit them.
         saver.add_tags(CONFIG, "kept")
         third = put_checkpoint(saver)
-        assert_tags(saver, CONFIG)
+        check.assert_tags(saver, CONFIG)
 
         self.assert_history(saver, CONFIG, [first, second, third])
 
@@ -367,7 +348,7 @@ class WriteTests(ContractTests):
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
 
-        assert_missing(saver)
+        check.assert_missing(saver)
 
     def test_tags_must_be_strings(self) -> None:
         """`add_tags` and `remove_tags` refuse other tags, and change nothing: they call `check_tags`."""
@@ -381,20 +362,20 @@ class WriteTests(ContractTests):
                 saver.add_tags(CONFIG, "fine", tag)
 
             path = caught.exception.path
-            assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
+            check.assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
 
             with self.raises_without_change(saver, CheckpointSerializationError):
                 saver.remove_tags(CONFIG, "kept", tag)
 
         reader = self.open_again(saver)
-        assert_tags(reader, CONFIG, "kept")
+        check.assert_tags(reader, CONFIG, "kept")
 
     # Summaries
 
     def test_summary_agrees_with_history_and_interrupts(self) -> None:
         """`summary` and `recent` agree with `history` and `interrupts`."""
         saver = self.open()
-        assert_same(saver.summary(CONFIG), None, "summary")
+        check.same(saver.summary(CONFIG), None, "summary")
 
         checkpoint = put_checkpoint(saver, metadata={"user": "anna"})
         self.assert_summary(saver, CONFIG)
@@ -413,10 +394,10 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"answer:q2": "yes"})
 
         (waiting,) = self.assert_summary(saver, CONFIG).waiting
-        assert_equal(waiting.payload, "really?", "payload")
+        check.assert_equal(waiting.payload, "really?", "payload")
 
         summary = self.assert_summary(saver, NESTED)
-        assert_equal(summary.checkpoints, 1, "the checkpoints of the summary")
+        check.assert_equal(summary.checkpoints, 1, "the checkpoints of the summary")
 
     def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
         """`summary` has the interrupts of nested graphs, and the recorded failure."""
@@ -432,20 +413,20 @@ class WriteTests(ContractTests):
         # list namespaces.
         summary = self.assert_summary(saver, CONFIG)
 
-        assert_equal(summary.waiting, tuple(saver.interrupts("t")))
-        assert_equal(summary.latest.status, "interrupted", "the status of the latest checkpoint")
+        check.assert_equal(summary.waiting, tuple(saver.interrupts("t")))
+        check.assert_equal(summary.latest.status, "interrupted", "the status of the latest checkpoint")
 
         failure = make_failure(at=datetime(2026, 1, 1, tzinfo=UTC))
         saver.put_writes(CONFIG, {"inner:q": None, "failure": failure})
         summary = self.assert_summary(saver, CONFIG)
 
-        assert_equal(summary.latest.status, "failed", "the status of the latest checkpoint")
-        assert_same(summary.failure, failure, "the failure of the summary")
+        check.assert_equal(summary.latest.status, "failed", "the status of the latest checkpoint")
+        check.same(summary.failure, failure, "the failure of the summary")
 
         # None removes the failure.
         saver.put_writes(CONFIG, {"failure": None})
         summary = self.assert_summary(saver, CONFIG)
-        assert_same(summary.failure, None, "the failure of the summary")
+        check.same(summary.failure, None, "the failure of the summary")
 
     def test_summary_lists_each_tag_and_counts_each_checkpoint_once(self) -> None:
         """`summary` has the tags of all checkpoints, newest first, and how many checkpoints there are."""
@@ -456,7 +437,7 @@ class WriteTests(ContractTests):
 
         # A replacement is not a further checkpoint, and not the latest.
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.latest.id, second.id, "the id of the latest checkpoint")
+        check.assert_equal(summary.latest.id, second.id, "the id of the latest checkpoint")
 
         put_checkpoint(saver)
         self.assert_summary(saver, CONFIG)
@@ -465,26 +446,26 @@ class WriteTests(ContractTests):
         saver.add_tags(config_of(second), "good", "best")
         saver.add_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.tags, ("new", "good", "best"), "the tags of the summary")
+        check.assert_equal(summary.tags, ("new", "good", "best"), "the tags of the summary")
 
         saver.remove_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.tags, ("good", "best"), "the tags of the summary")
+        check.assert_equal(summary.tags, ("good", "best"), "the tags of the summary")
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
         """Assert that the summary of a history agrees with the history; return it."""
         for reader in (self.open_again(saver), saver):
-            summary = not_none(reader.summary(config), "summary")
+            summary = check.not_none(reader.summary(config), "summary")
             infos = reader.history(config)
             all_tags = [tag for info in infos for tag in info.tags]
             unique_tags = dict.fromkeys(all_tags)
 
-            assert_same(summary.latest, infos[0], "latest")
-            assert_equal(summary.checkpoints, len(infos), "checkpoints")
-            assert_equal(summary.tags, (*unique_tags,), "tags")
+            check.same(summary.latest, infos[0], "latest")
+            check.assert_equal(summary.checkpoints, len(infos), "checkpoints")
+            check.assert_equal(summary.tags, (*unique_tags,), "tags")
 
             recent = reader.recent(config, limit=2)
-            assert_sequence_equal(recent, infos[:2], "recent")
+            check.assert_sequence_equal(recent, infos[:2], "recent")
 
         with self.raises(ValueError):
             saver.recent(config, limit=0)

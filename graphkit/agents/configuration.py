@@ -532,6 +532,18 @@ def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     return found
 
 
+def require_object(value: Any, key: str) -> Any:
+    """Return what a configuration has under a key, if it is not the name of that.
+
+    Raises:
+        AgentConfigurationError: it is the name, as `from_dict` leaves it.
+    """
+    if isinstance(value, str):
+        reason = f"is still the name {value!r}, which only load_agent looks up: put what it names in its place"
+        raise AgentConfigurationError(reason, key=key)
+    return value
+
+
 def _is_model(value: Any) -> bool:
     return callable(value) or hasattr(value, "request")
 
@@ -621,7 +633,8 @@ class ToolSettings(Settings):
     def make_tool(self) -> Tool:
         """Return the function as a tool, or a tool with other options; a tool without options stays itself."""
         options = {name: value for name, value in self.set_fields() if name != "function" and value is not None}
-        made = self.function if isinstance(self.function, Tool) else tool(self.function, name=self.name)
+        function = require_object(self.function, "function")
+        made = function if isinstance(function, Tool) else tool(function, name=self.name)
         if "retry" in options:
             options["retry"] = make_policy(self.retry)
         return dataclasses.replace(made, **options) if options else made

@@ -114,7 +114,7 @@ TWINS = (
     f"{{type: llm, model: '{APP}:echo', tools: ['{APP}:find_order', {{function: '{APP}:search', name: find_order}}]}}"
 )
 MCP = "mcp_servers: {a: {url: 'http://h/', token_env: NOT_SET_ANYWHERE}}"
-SHIP = f"  - {{type: function, name: one, function: '{APP}:Shop.ship'}}\n"
+SHIP = f"{{type: function, name: one, function: '{APP}:Shop.ship'}}, "
 
 
 def test_bad_input_names_file_line_and_key_of_all_problems_and_leaves_no_file(write, tmp_path):
@@ -155,7 +155,7 @@ def test_bad_input_names_file_line_and_key_of_all_problems_and_leaves_no_file(wr
         ),
         (f"{AGENT}    file: inner.yaml\n    checkpointer: {{}}\n", 4, "steps[0].checkpointer", "is in its agent, too"),
         (f"{AGENT}    agent:\n      steps: [{TWINS}]\n", 4, "steps[0].agent.steps[0]", "two tools named 'find_order'"),
-        (f"steps:\n{2 * SHIP}", 1, "steps", "one"),
+        (f"{AGENT}    agent:\n      steps: [{2 * SHIP}]\n", 4, "steps[0].agent.steps", "one"),
         (f"{INNER[:-2]}, max_iterations: 3}}\n", 2, "steps[0]", "set that of the outer agent"),
         (STEPS + "state_type: Tour\n", 2, "state_type", r"DefaultState, MessagesState\..* state_types=\[Tour\]"),
         (
@@ -311,7 +311,7 @@ def test_a_server_needs_its_package_at_check_time(place, write, monkeypatch):
     with pytest.raises(MissingDependencyError, match="mcp"):
         check_agent_file(path)
     monkeypatch.undo()
-    write(f"{MCP}\nsteps:\n{SHIP}", path)
+    write(f"{MCP}\nsteps: [{SHIP}]", path)
     with pytest.raises(AgentConfigurationError, match=r"of the MCP servers a\) and no chat step"):
         check_agent_file(path)
 

@@ -414,14 +414,10 @@ _KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", 
 """The keys that do not go with a server that is reached by its URL, or started by a command."""
 
 
-def _flag_or_names(value: Any) -> str:
-    return "<flag>" if isinstance(value, bool) else "<names>"
-
-
-def _check_approval(value: Any) -> Any:
-    if not isinstance(value, bool | list | tuple):
-        raise ValueError(f"must be true, false or a list of the names of tools, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
-    return value
+def _flag_or_names(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "<flag>"
+    return "<names>" if isinstance(value, list | tuple) else None
 
 
 def _check_url(url: str) -> str:
@@ -434,8 +430,7 @@ def _check_url(url: str) -> str:
 _Texts = Annotated[list[str], BeforeValidator(as_list)]
 _Approval = Annotated[
     Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")],
-    Discriminator(_flag_or_names),
-    BeforeValidator(_check_approval),
+    Discriminator(_flag_or_names, "approval", "must be true, false or a list of the names of tools"),
 ]
 
 
@@ -891,13 +886,12 @@ class AgentConfig(Settings):
 
     def set_place(self, file: YamlFile, path: Path = ()) -> None:
         """Note where in a file this and the agents in it stand; an agent that has a file of its own keeps its place."""
-        if self._file is not None:
-            return
-        self._file = file
-        self._path = path
-        for index, step in enumerate(self.steps):
-            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-                step.agent.set_place(file, (*path, "steps", index, "agent"))
+        if self._file is None:
+            self._file = file
+            self._path = path
+            for index, step in enumerate(self.steps):
+                if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+                    step.agent.set_place(file, (*path, "steps", index, "agent"))
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.

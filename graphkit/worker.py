@@ -525,12 +525,10 @@ class Worker:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
 
     def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
-        if info is None:
-            self._agenda.discard(thread)
-        elif info.status in _WAITING:
+        if info is not None and info.status in _WAITING:
             # Its alarm may have made it a candidate before: the timer of a nested graph may be reported first.
-            pass
-        elif not self._is_served(info.status):
+            return
+        if info is None or not self._is_served(info.status):
             self._agenda.discard(thread)
         elif self._find_graph(info) is not None:
             submission = Submission.find(info.next_node_id, info.metadata)

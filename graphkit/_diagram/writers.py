@@ -262,13 +262,11 @@ class _Drawing:
         """How many arrows lead to a box."""
         self._rows: list[dict[int, str]] = []
         """Column -> character."""
-        conditions: set[str] = set()
         for shape in model.all_shapes:
-            if shape.kind == "condition":
-                conditions.add(shape.name)
-            else:
+            if shape.kind != "condition":
                 self.boxes[shape.name] = _Box(shape)
                 self._arrows[shape.name] = []
+        conditions = {shape.name for shape in model.shapes if shape.kind == "condition"}
         unknown = conditions.difference(arrow.source for arrow in model.arrows)
         for arrow in model.arrows:
             if arrow.target in unknown or arrow.is_shown(conditions=False):

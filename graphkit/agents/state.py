@@ -107,7 +107,8 @@ def check_template(template: str) -> str:
     except ValueError as error:
         raise ValueError(f"is malformed: {error}; write {{{{ and }}}} for braces") from error
     for name, conversion in fields:
-        if not name or name[0].isdigit() or '"' in name or "'" in name:  # quotes: as in the JSON of an example
+        is_quoted = '"' in name or "'" in name  # as in the JSON of an example
+        if not name or name[0].isdigit() or is_quoted:
             raise ValueError(f"has {{{name}}}: name a key of the state, or write {{{{ and }}}} for braces")
         if conversion not in _CONVERSIONS:
             raise ValueError(f"has {{{name}!{conversion}}}: only !r, !s and !a are conversions")

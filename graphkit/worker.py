@@ -538,7 +538,6 @@ class Worker:
             else:
                 # Not even a look: a store may have many of them.
                 self._agenda.set_alarm(thread, time)
-                self._agenda.discard(thread)
 
     def _is_served(self, status: str) -> bool:
         return status in _RUNNABLE or (status == "failed" and self._resumes_failed)

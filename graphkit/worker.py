@@ -179,9 +179,10 @@ class _Agenda:
     # What has happened to a thread
 
     def note_runnable(self, thread: str, *since: datetime | None) -> None:
-        """Look at a thread that can run since the last of some times; None is now."""
+        """Look at a thread that can run since the last of some times, as far as they are known; without any, now."""
         with self._lock:
-            due = max(map(self._measure_since, since))
+            known = filter(None, since)
+            due = max(map(self._measure_since, known), default=monotonic())
             candidate = self._candidates.get(thread) or _Candidate(due)
             if not candidate.busy_count:
                 candidate.due = due
@@ -224,11 +225,6 @@ class _Agenda:
         with self._lock:
             self._candidates.pop(thread, None)
             self._queue.discard(thread)
-
-    def discard_alarm(self, thread: str) -> None:
-        """Remove the alarm of a thread."""
-        with self._lock:
-            self._alarms.discard(thread)
 
     # What to do next
 
@@ -422,7 +418,8 @@ class Worker:
                             self._retention.wait()
                         break
                     else:
-                        has_more = self._read_changes(self._changes, self._seconds_until_due())
+                        seconds = min(self._schedules.seconds_until_due(), self._agenda.seconds_until_due())
+                        has_more = self._read_changes(self._changes, max(0.0, seconds))
             finally:
                 # After an error, the runs of other threads stop at their next node boundary.
                 if self._agenda.taken:
@@ -494,27 +491,20 @@ class Worker:
         """Submit the runs of schedules that are due, and take them; return whether there were any."""
         submitted = self._schedules.submit_due()
         for thread in submitted:
-            self._agenda.note_runnable(thread, None)
+            self._agenda.note_runnable(thread)
         return bool(submitted)
 
-    def _seconds_until_due(self) -> float | None:
-        """Return how many seconds remain until there is something to do; None if an event comes first."""
-        seconds = min(self._schedules.seconds_until_due(), self._agenda.seconds_until_due())
-        if seconds == _NEVER:
-            return None
-        return max(0.0, seconds)
-
-    def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
-        """Wait for a change, then handle all that are there, at most one batch.
+    def _read_changes(self, changes: Watch, seconds: float) -> bool:
+        """Wait for a change, at most for some seconds; then handle all that are there, at most one batch.
 
         Return whether there may be more.
         """
         for _ in range(_BATCH):
-            change = changes.get(timeout)
+            change = changes.get(None if seconds == _NEVER else seconds)
             if change is None:
                 return False
             self._handle_change(change)
-            timeout = 0.0
+            seconds = 0.0
         return True
 
     def _handle_change(self, change: Change) -> None:
@@ -535,24 +525,19 @@ class Worker:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
 
     def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
-        if info is None:
-            self._agenda.discard(thread)
-            self._agenda.discard_alarm(thread)
-        elif info.status in _WAITING:
+        if info is not None and info.status in _WAITING:
             # Its alarm may have made it a candidate before: the timer of a nested graph may be reported first.
-            pass
-        elif not self._is_served(info.status):
+            return
+        if info is None or not self._is_served(info.status):
             self._agenda.discard(thread)
         elif self._find_graph(info) is not None:
             submission = Submission.find(info.next_node_id, info.metadata)
-            if submission is None or submission.at is None:
-                self._agenda.note_runnable(thread, changed_at)
-            elif submission.is_due(self._now()):
-                self._agenda.note_runnable(thread, changed_at, submission.at)
+            time = None if submission is None else submission.at
+            if time is None or time <= self._now():
+                self._agenda.note_runnable(thread, changed_at, time)
             else:
                 # Not even a look: a store may have many of them.
-                self._agenda.set_alarm(thread, submission.at)
-                self._agenda.discard(thread)
+                self._agenda.set_alarm(thread, time)
 
     def _is_served(self, status: str) -> bool:
         return status in _RUNNABLE or (status == "failed" and self._resumes_failed)
@@ -809,11 +794,10 @@ def _adopt_graphs(
         raise CheckpointerConfigurationError("a worker needs a saver and a compiled graph: Worker(saver, graph)")
     if clock is None:
         clock = _common_clock(given.values())
-    adopted: dict[str | None, CompiledGraph] = {}
-    for graph_id, graph in given.items():
-        options = graph.compile_config.replace(checkpoint_saver=saver, clock=clock)
-        adopted[graph_id] = CompiledGraph(graph.topology, options)
-    return adopted
+    return {
+        graph_id: CompiledGraph(graph.topology, graph.compile_config.replace(checkpoint_saver=saver, clock=clock))
+        for graph_id, graph in given.items()
+    }
 
 
 def _common_clock(graphs: Iterable[CompiledGraph]) -> Callable[[], datetime] | None:

@@ -40,12 +40,10 @@ def _iter_body(
         yield closing
 
     for arrow in model.arrows:
-        line = writer.write_arrow(arrow)
-        if arrow.is_shown(conditions=conditions):
+        is_shown = arrow.is_shown(conditions=conditions)
+        if is_shown:
             shown.append(arrow)
-            yield writer.indent + line
-        else:
-            yield hidden + line
+        yield (writer.indent if is_shown else hidden) + writer.write_arrow(arrow)
     return shown
 
 
@@ -264,13 +262,11 @@ class _Drawing:
         """How many arrows lead to a box."""
         self._rows: list[dict[int, str]] = []
         """Column -> character."""
-        conditions: set[str] = set()
         for shape in model.all_shapes:
-            if shape.kind == "condition":
-                conditions.add(shape.name)
-            else:
+            if shape.kind != "condition":
                 self.boxes[shape.name] = _Box(shape)
                 self._arrows[shape.name] = []
+        conditions = {shape.name for shape in model.shapes if shape.kind == "condition"}
         unknown = conditions.difference(arrow.source for arrow in model.arrows)
         for arrow in model.arrows:
             if arrow.target in unknown or arrow.is_shown(conditions=False):
@@ -453,8 +449,7 @@ class _Drawing:
 
 def _fill(corners: str, width: int) -> str:
     """Return a line of a box: a corner, the line, and a corner."""
-    left, middle, right = list(corners)
-    return left + middle * (width - 2) + right
+    return corners[0] + corners[1] * (width - 2) + corners[2]
 
 
 def _escape(label: str) -> str:

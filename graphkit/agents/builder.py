@@ -20,9 +20,9 @@ from graphkit.agents.configuration import (
     ThreadIdSettings,
     ToolSettings,
     parse_checkpointer,
+    require_object,
 )
 from graphkit.agents.models import make_model
-from graphkit.agents.settings import format_path
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -206,8 +206,7 @@ class AgentBuilderDirector:
             for part in assembly.find_parts():
                 with part.placed_errors("mcp_servers"):
                     part.mcp_tools = part.mcp_servers.tools()
-            with assembly.placed_errors("steps"):
-                return assembly.finish()
+            return assembly.finish()
         except BaseException:
             close_all(assembly.resources)
             raise
@@ -219,8 +218,7 @@ class AgentBuilderDirector:
             for part in assembly.find_parts():
                 with part.placed_errors("mcp_servers"):
                     part.mcp_tools = await part.mcp_servers.atools()
-            with assembly.placed_errors("steps"):
-                return assembly.finish()
+            return assembly.finish()
         except BaseException:
             await aclose_all(assembly.resources)
             raise
@@ -232,9 +230,7 @@ def check_agent(config: AgentConfig) -> None:
     Raises:
         ValueError, MissingDependencyError: as `AgentBuilderDirector.build`.
     """
-    assembly = _Assembly(config, [], opens_stores=False)
-    with assembly.placed_errors("steps"):
-        assembly.compile()
+    _Assembly(config, [], opens_stores=False).finish()
 
 
 @final
@@ -293,24 +289,24 @@ class _Assembly:
             yield self
 
     @contextmanager
-    def placed_errors(self, key: str) -> Iterator[None]:
+    def placed_errors(self, *path: str | int) -> Iterator[None]:
         """Let errors without a place name the file of this agent, if it has one, and the key that they may be about."""
         try:
             yield
         except (TypeError, ValueError) as error:
             file = self.config.file
-            if file is None or (isinstance(error, AgentConfigurationError) and error.file is not None):
+            if file is None or _is_placed(error):
                 raise
-            if isinstance(error, CheckpointerConfigurationError):
-                key = "checkpointer"
-            raise file.make_error(str(error), (*self.config.path, key)) from error
+            raise file.make_error(str(error), (*self.config.path, *path)) from error
 
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
         thread_id = self.config.thread_id or "uuid"
         ids = thread_id.make_manager() if isinstance(thread_id, ThreadIdSettings) else ThreadIDManager(thread_id)
+        with self.placed_errors("checkpointer"):
+            graph = self.compile()
         return Agent(
-            self.compile(),
+            graph,
             name=self.config.name,
             generate_thread_id=ids.generate,
             resources=self.resources,
@@ -319,6 +315,16 @@ class _Assembly:
 
     def compile(self) -> CompiledGraph:
         """Make the steps and compile them as a chain from START to END."""
+        config = self.config
+        options: dict[str, Any] = {}
+        if config.max_iterations is not None:
+            options["max_iterations"] = config.max_iterations
+        with self.placed_errors("steps"):
+            graph = self._make_graph()
+        saver = self._open_saver(config.checkpointer)
+        return graph.compile(checkpoint_saver=saver, graph_id=config.name, **options)
+
+    def _make_graph(self) -> StateGraph:
         # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
         tools = collect_tools([*_make_tools(config.tools), *self.mcp_tools])
@@ -326,18 +332,17 @@ class _Assembly:
             owned = ", ".join(tools) or f"those of the MCP servers {', '.join(config.mcp_servers)}"
             raise ValueError(f"the agent has tools ({owned}) and no chat step that could call them")
 
-        state_type = _require_object(config.state_type, "state_type")
+        state_type = require_object(config.state_type, "state_type")
         graph = StateGraph(parse_state_type(state_type, with_messages=self._has_chat))
         names = [step.name or f"{step.type}_step_{index}" for index, step in enumerate(config.steps)]
         graph.add_edge(START, names[0])
         for index, (name, target) in enumerate(pairwise([*names, END])):
             try:
-                action = self._make_action(index, name, tools)
+                with self.placed_errors("steps", index):
+                    action = self._make_action(index, name, tools)
             except (TypeError, ValueError) as error:
-                if isinstance(error, AgentConfigurationError) and error.file is not None:
-                    raise  # of an agent in it, at its place in the file
-                if config.file is not None:
-                    raise config.file.make_error(str(error), (*config.path, "steps", index)) from error
+                if _is_placed(error):
+                    raise
                 if index in self._nested and isinstance(error, CheckpointerConfigurationError | GraphStateError):
                     raise  # of the class that the agent in it raises when it is built alone
                 raise AgentConfigurationError(f"Invalid step {index}: {error}") from error
@@ -346,11 +351,7 @@ class _Assembly:
             else:
                 graph.add_node(name, action)
                 graph.add_edge(name, target)
-        options: dict[str, Any] = {}
-        if config.max_iterations is not None:
-            options["max_iterations"] = config.max_iterations
-        saver = self._open_saver(config.checkpointer)
-        return graph.compile(checkpoint_saver=saver, graph_id=config.name, **options)
+        return graph
 
     def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
         """Return the saver that a configuration describes; a saver is returned as it is, and stays the caller's."""
@@ -389,11 +390,11 @@ class _Assembly:
             return nested.compile()
         if isinstance(settings, AgentStepSettings):
             return self._open_graph(name, settings)
-        return _require_object(settings.function, "function")
+        return require_object(settings.function, "function")
 
     def _open_graph(self, name: str, settings: AgentStepSettings) -> CompiledGraph | StateGraph:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""
-        _require_object(settings.file, "file")
+        require_object(settings.file, "file")
         given: Any = settings.agent
         graph = given.graph if isinstance(given, Agent) else given
         if not isinstance(graph, CompiledGraph | StateGraph):
@@ -410,24 +411,11 @@ class _Assembly:
 
 def _make_tools(entries: Iterable[Any]) -> list[Any]:
     """Return the tools and functions that entries of a configuration describe."""
-    made: list[Any] = []
-    for index, entry in enumerate(entries):
-        is_settings = isinstance(entry, ToolSettings)
-        _require_object(entry.function if is_settings else entry, "tools", index)
-        made.append(entry.make_tool() if is_settings else entry)
-    return made
+    return [
+        entry.make_tool() if isinstance(entry, ToolSettings) else require_object(entry, "tools") for entry in entries
+    ]
 
 
-def _require_object(value: Any, *path: str | int) -> Any:
-    """Return what a configuration has where a file has a name.
-
-    Raises:
-        AgentConfigurationError: it is the name, as `from_dict` read it. The message has its key.
-    """
-    if isinstance(value, str):
-        reason = (
-            f"is still the name {value!r}: from_dict imports nothing. Put the object in its place, or let "
-            "load_agent read it from a file"
-        )
-        raise AgentConfigurationError(reason, key=format_path(path))
-    return value
+def _is_placed(error: Exception) -> bool:
+    """Return whether an error names its place in a file."""
+    return isinstance(error, AgentConfigurationError) and error.file is not None

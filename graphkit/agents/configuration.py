@@ -414,14 +414,10 @@ _KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", 
 """The keys that do not go with a server that is reached by its URL, or started by a command."""
 
 
-def _flag_or_names(value: Any) -> str:
-    return "<flag>" if isinstance(value, bool) else "<names>"
-
-
-def _check_approval(value: Any) -> Any:
-    if not isinstance(value, bool | list | tuple):
-        raise ValueError(f"must be true, false or a list of the names of tools, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
-    return value
+def _flag_or_names(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "<flag>"
+    return "<names>" if isinstance(value, list | tuple) else None
 
 
 def _check_url(url: str) -> str:
@@ -434,8 +430,7 @@ def _check_url(url: str) -> str:
 _Texts = Annotated[list[str], BeforeValidator(as_list)]
 _Approval = Annotated[
     Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")],
-    Discriminator(_flag_or_names),
-    BeforeValidator(_check_approval),
+    Discriminator(_flag_or_names, "approval", "must be true, false or a list of the names of tools"),
 ]
 
 
@@ -532,6 +527,18 @@ def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     return found
 
 
+def require_object(value: Any, key: str) -> Any:
+    """Return what a configuration has under a key, if it is not the name of that.
+
+    Raises:
+        AgentConfigurationError: it is the name, as `from_dict` leaves it.
+    """
+    if isinstance(value, str):
+        reason = f"is still the name {value!r}, which only load_agent looks up: put what it names in its place"
+        raise AgentConfigurationError(reason, key=key)
+    return value
+
+
 def _is_model(value: Any) -> bool:
     return callable(value) or hasattr(value, "request")
 
@@ -621,7 +628,8 @@ class ToolSettings(Settings):
     def make_tool(self) -> Tool:
         """Return the function as a tool, or a tool with other options; a tool without options stays itself."""
         options = {name: value for name, value in self.set_fields() if name != "function" and value is not None}
-        made = self.function if isinstance(self.function, Tool) else tool(self.function, name=self.name)
+        function = require_object(self.function, "function")
+        made = function if isinstance(function, Tool) else tool(function, name=self.name)
         if "retry" in options:
             options["retry"] = make_policy(self.retry)
         return dataclasses.replace(made, **options) if options else made
@@ -878,13 +886,12 @@ class AgentConfig(Settings):
 
     def set_place(self, file: YamlFile, path: Path = ()) -> None:
         """Note where in a file this and the agents in it stand; an agent that has a file of its own keeps its place."""
-        if self._file is not None:
-            return
-        self._file = file
-        self._path = path
-        for index, step in enumerate(self.steps):
-            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-                step.agent.set_place(file, (*path, "steps", index, "agent"))
+        if self._file is None:
+            self._file = file
+            self._path = path
+            for index, step in enumerate(self.steps):
+                if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+                    step.agent.set_place(file, (*path, "steps", index, "agent"))
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.

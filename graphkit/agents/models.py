@@ -194,11 +194,14 @@ def _first_choice(completion: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
+_NO_MESSAGE: Final = "the answer has no message; check that base_url speaks the protocol of chat completions"
+
+
 def _explain_no_choice(completion: Mapping[str, Any]) -> str:
     error = completion.get("error")
     if isinstance(error, Mapping) and error.get("message"):  # some servers send errors with status 200
         return f"the server reported: {error['message']}"
-    return "the answer has no message; check that base_url speaks the protocol of chat completions"
+    return _NO_MESSAGE
 
 
 def _finish(sent: Mapping[str, Any], finish_reason: Any, usage: Any) -> Message:
@@ -245,8 +248,6 @@ class StreamedCompletion:
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
         self._calls: list[_StreamedCall] = []
-        self._has_begun = False
-        """Whether a chunk had a choice: a page of HTML, say, has none."""
         self._finish_reason: str | None = None
         self._usage: Any = None
 
@@ -265,7 +266,6 @@ class StreamedCompletion:
         choice = _first_choice(chunk)
         if choice is None:  # the last chunk has the usage and no choice
             return ""
-        self._has_begun = True
         if isinstance(choice.get("finish_reason"), str):
             self._finish_reason = choice["finish_reason"]
         delta = choice.get("delta")
@@ -295,10 +295,9 @@ class StreamedCompletion:
         Raises:
             UnreadableAnswerError: the stream ended without the reason of its end, so a part is missing.
         """
-        if not self._has_begun:
-            raise UnreadableAnswerError(_explain_no_choice({}))
         if self._finish_reason is None:
-            raise UnreadableAnswerError("the stream ended before the answer did")
+            has_begun = self._texts or self._calls  # a page of HTML, say, has neither
+            raise UnreadableAnswerError("the stream ended before the answer did" if has_begun else _NO_MESSAGE)
         sent: dict[str, Any] = {}
         for name, pieces in self._texts.items():
             text = "".join(pieces)
@@ -344,7 +343,6 @@ def _text_of(piece: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-_NOT_FOUND: Final = 404
 _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
@@ -375,7 +373,7 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
         message = body.get("message")
         if message:
             reason = f"{reason}: {message}"
-        elif status == _NOT_FOUND:
+        elif status == 404:  # noqa: PLR2004 - of HTTP
             reason = f"{reason} of {shown_url(str(client.base_url))}: check base_url"
         may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
         # This code means that the account has no credit left, which no waiting changes.
@@ -599,7 +597,7 @@ class OpenAIModel:
 
     def _take(self, reply: Message, attempts: _Attempts) -> Message:
         """Return a reply that has all the text that was shown; learn whether the server knows the usage option."""
-        attempts.check_end()
+        attempts.hand_over("", is_end=True)
         if attempts.is_usage_refused:
             self._asks_for_usage = False
         return reply
@@ -630,7 +628,7 @@ class _Attempts:
         self._position = 0
         """How much of it the current attempt has repeated."""
         self._own_error: Exception | None = None
-        """What `hand_over` or `check_end` has raised, which is no error of the client."""
+        """What `hand_over` has raised, which is no error of the client."""
         self._failure: Failure
         """Why the last attempt failed."""
 
@@ -646,19 +644,29 @@ class _Attempts:
         self._failure = _explain(error, self._client)
         return True
 
-    def hand_over(self, text: str) -> None:
+    def hand_over(self, text: str, *, is_end: bool = False) -> None:
         """Pass new text to `on_text`, without what an attempt before has passed already.
 
+        Args:
+            text: what follows in the answer.
+            is_end: the answer is complete with it.
+
         Raises:
-            ModelError: the text differs from what was passed, and that cannot be taken back.
+            ModelError: the text differs from what was passed, or ends before it, and that cannot be taken back.
             Exception: what `on_text` raises.
         """
         # After a stream that broke, the model is asked for the whole answer again. As long as the new text repeats
         # what the reader has seen, nothing is passed on; then the rest is. `text` may span that border.
-        end = self._position + len(text)
+        end = None if is_end else self._position + len(text)
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
-            raise self._make_difference()
+            shown = len(self._handed_over)
+            reason = (
+                f"the stream broke after {shown} characters had been shown, and the answer to the next "
+                "attempt differs from them; resume to ask again"
+            )
+            self._own_error = ModelError(self._settings.name, reason, attempts=self._number)
+            raise self._own_error
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
@@ -668,25 +676,6 @@ class _Attempts:
             except Exception as error:
                 self._own_error = error
                 raise
-
-    def check_end(self) -> None:
-        """Check that an answer that is complete has not ended within the text that `on_text` has got.
-
-        Raises:
-            ModelError: it has.
-        """
-        if self._position < len(self._handed_over):
-            raise self._make_difference()
-
-    def _make_difference(self) -> ModelError:
-        shown = len(self._handed_over)
-        reason = (
-            f"the stream broke after {shown} characters had been shown, and the answer to the next "
-            "attempt differs from them; resume to ask again"
-        )
-        error = ModelError(self._settings.name, reason, attempts=self._number)
-        self._own_error = error
-        return error
 
     def prepare_next(self) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.

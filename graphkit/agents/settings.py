@@ -609,11 +609,11 @@ class YamlFile:
         def replace(match: re.Match[str]) -> str:
             if match[1] == "${":
                 return "${"
-            name = match[2]
-            if name is None:
-                raise self._error_at(node, "has ${ and no name and } after it: write ${NAME}, or $${ for a text", path)
+            name = match[2] or ""
             if not name.isidentifier():
-                reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
+                reason = (
+                    f"{match[0]} must name an environment variable, such as ${{HOME}}; $${{ stands for the text ${{"
+                )
                 raise self._error_at(node, reason, path)
             if name not in self._environment:
                 raise self._error_at(node, f"the environment variable {name} is not set", path)

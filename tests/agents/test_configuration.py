@@ -105,13 +105,13 @@ def test_objects_of_an_application_are_written_as_their_names():
 def test_names_alone_are_never_imported():
     chat = {"type": "llm", "model": application.echo}
     for data, place in (
-        ({"steps": [{"type": "function", "function": "m:f"}]}, r"Invalid step 0: function"),
-        ({"steps": [{"type": "agent", "file": "m:f"}]}, r"Invalid step 0: file"),
-        ({"steps": [chat | {"tools": [{"function": "m:f"}]}]}, r"Invalid step 0: tools\[0\]"),
-        ({"steps": [chat], "tools": [application.search, "m:f"]}, r"tools\[1\]"),
+        ({"steps": [{"type": "function", "function": "m:f"}]}, "Invalid step 0: function"),
+        ({"steps": [{"type": "agent", "file": "m:f"}]}, "Invalid step 0: file"),
+        ({"steps": [chat | {"tools": [{"function": "m:f"}]}]}, "Invalid step 0: function"),
+        ({"steps": [chat], "tools": [application.search, "m:f"]}, "tools"),
         ({"steps": [chat], "state_type": "m:f"}, "state_type"),
     ):
-        with pytest.raises(AgentConfigurationError, match=f"^{place}: is still the name 'm:f': .* load_agent"):
+        with pytest.raises(AgentConfigurationError, match=f"^{place}: is still the name 'm:f', which only load_agent"):
             AgentBuilderDirector(AgentConfig.from_dict(data)).build()
 
 

@@ -135,7 +135,7 @@ def test_variables_come_from_the_environment_of_the_command():
 def test_after_the_limit_the_next_message_goes_on():
     Path("shop.yaml").write_text(agent_file() + "max_iterations: 1\n")
     stopped = run("--thread", "bob", stdin="cancel it\nhello\n")
-    assert_refused(stopped, 4, "has reached its max_iterations, 1,")
+    assert_refused(stopped, 4, "has reached its max_iterations, 1,", "continue with --thread bob")
     again = run("--thread", "bob", stdin="hello\n")
     assert_shows(again, 0, "You said 'hello'.")
     assert "has reached its max_iterations, 1," in again.err

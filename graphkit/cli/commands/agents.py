@@ -121,8 +121,7 @@ def agents_run(
         try:
             thread = agent.new_thread_id()
         except Exception as error:  # a function of the application may raise anything
-            reason = describe_error(error)
-            raise UsageError(f"give a --thread: the agent cannot make a thread id: {reason}") from error
+            raise UsageError(f"give a --thread: the agent cannot make an id: {describe_error(error)}") from error
 
     # One event loop for all turns, because connections belong to their loop.
     with asyncio.Runner() as runner:
@@ -170,16 +169,14 @@ class _Conversation:
                 turns += 1
             try:
                 last = yield from self._follow(given)
-            except MaxIterationsError as error:
-                if given is not None:
+            except Exception as error:
+                if given is not None or not isinstance(error, MaxIterationsError):
+                    if self._thread is not None:  # which the agent may have made
+                        self._context.warn(f"the turn has failed; continue with --thread {escape(self._thread)}")
                     raise
                 # A resume executes nothing more; a message starts a new count.
                 self._context.warn(f"graphkit: {error}")
                 last = None
-            except Exception:
-                if self._thread is not None:  # which the agent may have made
-                    self._context.warn(f"the turn has failed; continue with --thread {escape(self._thread)}")
-                raise
             stops = last.interrupts if isinstance(last, InterruptionMetadata) else ()
             waiting = [stop for stop in stops if stop.when != "before" and stop.due is None]
             given = ABSENT  # Ctrl-C has stopped the run before its next node

@@ -521,14 +521,18 @@ class Worker:
                 self._agenda.set_alarm(change.thread_id, time)
         elif change.kind == "idle":
             self._agenda.note_idle(change.thread_id)
-        elif not change.checkpoint_ns:
+        elif change.checkpoint_ns:
+            pass
+        elif change.checkpoint is not None:
             self._handle_status(change.thread_id, change.checkpoint, change.at)
+        elif change.kind in {"release", "delete"}:  # others without a checkpoint are about one that is not the latest
+            self._agenda.discard(change.thread_id)
 
-    def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
-        if info is not None and info.status in _WAITING:
+    def _handle_status(self, thread: str, info: CheckpointInfo, changed_at: datetime | None) -> None:
+        if info.status in _WAITING:
             # Its alarm may have made it a candidate before: the timer of a nested graph may be reported first.
             return
-        if info is None or not self._is_served(info.status):
+        if not self._is_served(info.status):
             self._agenda.discard(thread)
         elif self._find_graph(info) is not None:
             submission = Submission.find(info.next_node_id, info.metadata)

@@ -23,7 +23,7 @@ from tests.support.disks import HookedIO
 from tests.support.graphs import LOG, FlakyNode, invoke, log_node, make_chain, make_chain_of
 from tests.support.interruptions import run_apart
 from tests.support.savers import saver_fixture
-from tests.support.workers import PATIENCE, log_of, serving, status
+from tests.support.workers import PATIENCE, log_of, serving, status, wait_for
 
 SOON = 0.01
 
@@ -40,6 +40,21 @@ def crash(app, thread, after):
 
 
 # What is taken up
+
+
+def test_a_thread_is_taken_whatever_is_written_late_to_its_older_checkpoints(saver):
+    def leave_another(state):
+        crash(app, "another", "a")
+        saver.put_writes(app.get_state_history("another")[-1].config, {"failure": {}})
+        is_left.set()
+
+    is_left = threading.Event()
+    app = chain("a", "b").compile(checkpoint_saver=saver)
+    other = make_chain(late=leave_another).compile(checkpoint_saver=saver, graph_id="other")
+    other.submit({}, "late")
+    with serving(Worker(saver, {"other": other, None: app})):
+        assert is_left.wait(PATIENCE)
+        wait_for(saver, "finished", "another")
 
 
 def test_a_run_stopped_before_a_node_goes_on_with_what_was_answered(saver):

@@ -253,12 +253,14 @@ class _Export:
             self.problems.append(f"{where}: SqliteSaver cannot store its metadata: {error}")
             return
         different: list[str] = []
-        if not is_new:
+        if is_new:
+            existing_writes = self._database.read_writes(history, checkpoint_id)
+        else:
             self.skipped += 1
             with explain_unknown_types("database", history):
                 existing = self._database.read(history, checkpoint_id)
+            existing_writes = existing.writes
             different = list_differences(self._saver.serde, existing, original)
-        existing_writes = self._database.read_writes(history, checkpoint_id)
         missing = list_missing_writes(existing_writes, original.writes)
         if missing and not is_new:  # the thread has gone on since an earlier export
             different.remove("writes")

@@ -153,9 +153,11 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
 
 def _own_members(cls: type) -> dict[str, Any]:
     """Return what a class defines, and what it has from bases that the page does not describe."""
+    described = [base for base in cls.__mro__[1:] if base.__module__ in MODULES]
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        is_hidden = base.__module__.startswith(("graphkit", "savers.langgraph.")) and base.__module__ not in MODULES
+        is_ours = base.__module__.startswith(("graphkit", "savers.langgraph."))
+        is_hidden = is_ours and base.__module__ not in MODULES and not any(issubclass(each, base) for each in described)
         if is_hidden or base is cls:
             members |= vars(base)
     return members

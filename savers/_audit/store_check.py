@@ -621,10 +621,11 @@ class StoreChecker:
             possible = expected.released
             if version in expected.versions:
                 possible = [expected.versions[version]]
+            # Of a version that cannot be read, or was erased, nothing else is said.
+            found = self._digest_version(thread_id, version)
             if not possible:
                 yield f"version {version} has no record"
                 continue
-            found = self._digest_version(thread_id, version)
             reasons: list[str] = []
             for histories in possible:
                 reasons = [*_compare_version(histories, found)]

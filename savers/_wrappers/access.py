@@ -44,7 +44,6 @@ from savers._wrappers.base import (
     CAPABILITIES,
     OF_NO_THREAD,
     HookedLog,
-    LogsOfDelegate,
     SaverWrapper,
     SupportsLogs,
     is_async,
@@ -528,7 +527,7 @@ class _GuardedVersions(_Guarded, HasVersions):
         return self._guard.filter("version_namespaces", config, found, lambda name: (config.thread, name))
 
 
-class _GuardedLogs(LogsOfDelegate, _Guarded):
+class _GuardedLogs(_Guarded):
     """What LangGraph's checkpointer uses; see SupportsLogs."""
 
     def read_log(
@@ -552,6 +551,9 @@ class _GuardedLogs(LogsOfDelegate, _Guarded):
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.delegate.list_heads(metadata, with_newest=with_newest)
         return self._guard.filter("list", None, heads, lambda head: (head.thread_id, head.namespace))
+
+    def call_without_waiting(self, *_: object, **_options: object) -> None:
+        """Call nothing: a policy may take its time."""
 
 
 _GUARDED: Final[Mapping[type, type]] = {

@@ -35,7 +35,6 @@ from savers._wrappers.base import (
     CAPABILITIES,
     OF_NO_THREAD,
     HookedLog,
-    LogsOfDelegate,
     SaverWrapper,
     SupportsLogs,
     is_async,
@@ -505,9 +504,10 @@ class LoggerSink:
 # LangGraph's checkpointer
 
 
-class _RecordedLogs(LogsOfDelegate):
+class _RecordedLogs:
     """What LangGraph's checkpointer uses of a saver, recorded; see SupportsLogs. Part of AuditedSaver."""
 
+    delegate: Any
     _recorder: _Recorder
 
     def read_log(
@@ -563,6 +563,9 @@ class _RecordedLogs(LogsOfDelegate):
             lambda: self._recorder.describe("list", RunnableConfig(), is_about_all=True),
             lambda: self.delegate.list_heads(metadata, with_newest=with_newest),
         )
+
+    def call_without_waiting(self, *_: object, **_options: object) -> None:
+        """Call nothing: an audit log waits for the disk."""
 
 
 _RECORDED: Final[Mapping[type, type]] = {

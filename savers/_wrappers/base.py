@@ -276,15 +276,6 @@ class SupportsLogs(Protocol):
         """Call a function now if it takes only some microseconds."""
 
 
-class LogsOfDelegate:
-    """The method of SupportsLogs that is the same in each wrapper."""
-
-    delegate: Any
-
-    def call_without_waiting(self, *_: object, **_options: object) -> None:
-        """Call nothing: a policy may take its time, and an audit log waits for the disk."""
-
-
 class HookedLog:
     """A log whose new checkpoints pass a function first; what it returns is put."""
 

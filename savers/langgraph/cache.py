@@ -13,14 +13,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
 from savers.langgraph.encoding import serialize
-from savers.langgraph.entry_log import CACHE, EntryLog, Fsync, OwnsEntries
+from savers.langgraph.entry_log import CACHE, EntryLog, EntryLogMethods, Fsync
 from savers.langgraph.entry_records import Clear, EntryChange, EntryTable, Namespace, Put, check_names
 from savers.langgraph.serializer import Deserializer, TypedValue, make_serializer
 
 _SECOND: Final = 1_000_000
 
 
-class FileSystemCache(OwnsEntries, BaseCache[ValueT]):
+class FileSystemCache(EntryLogMethods, BaseCache[ValueT]):
     """Stores LangGraph's cached node results in a directory, also that of a FileSystemCheckpointSaver.
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.

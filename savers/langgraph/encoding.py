@@ -64,10 +64,10 @@ class Successor(NamedTuple):
 
     state: FrozenDict
     packed: Mapping[str, bytes | None]
-    """The keys that have other values than in the last state; in the usual put with these values, packed, where None
-    stands for a bytes object of the state."""
+    """What was set: each key with its value, packed. None stands for a bytes object of the state, and after
+    `share_with_last` for any value."""
     is_usual: bool
-    """Whether these are all that a record needs: no key was added or removed."""
+    """Whether a record needs no more than these: no key was added or removed, and the parent is the last checkpoint."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
 

@@ -487,7 +487,7 @@ _LOGS: Final[weakref.WeakSet[EntryLog]] = weakref.WeakSet()
 call_after_fork(_LOGS, EntryLog.close_after_fork)
 
 
-class OwnsEntries(ContextMethods):
+class EntryLogMethods(ContextMethods):
     """What the store and the cache of LangGraph do with their log."""
 
     _log: EntryLog

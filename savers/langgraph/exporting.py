@@ -23,6 +23,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointStorageError,
+    GraphKitError,
     MissingDependencyError,
 )
 from graphkit.saver_kit import EARLY_WRITES, LANGGRAPH, MADE_BY, Progress
@@ -31,6 +32,7 @@ from savers._filesystem.layout import MARKER
 from savers._filesystem.saver import FileSystemSaver
 from savers.langgraph.encoding import Write
 from savers.langgraph.importing import (
+    DAMAGE,
     HistoryKey,
     SourceCheckpoint,
     SqliteSource,
@@ -253,12 +255,21 @@ class _Export:
             self.problems.append(f"{where}: SqliteSaver cannot store its metadata: {error}")
             return
         different: list[str] = []
-        if not is_new:
+        if is_new:
+            existing_writes = self._database.read_writes(history, checkpoint_id)
+        else:
             self.skipped += 1
-            with explain_unknown_types("database", history):
-                existing = self._database.read(history, checkpoint_id)
-            different = list_differences(self._saver.serde, existing, original)
-        existing_writes = self._database.read_writes(history, checkpoint_id)
+            try:
+                with explain_unknown_types("database", history):
+                    existing = self._database.read(history, checkpoint_id)
+                different = list_differences(self._saver.serde, existing, original)
+            except GraphKitError:
+                raise
+            except DAMAGE as error:
+                reason = f"{type(error).__name__}: {error}"
+                self.problems.append(f"{where}: the database has it damaged: {reason}; nothing was overwritten")
+                return
+            existing_writes = existing.writes
         missing = list_missing_writes(existing_writes, original.writes)
         if missing and not is_new:  # the thread has gone on since an earlier export
             different.remove("writes")

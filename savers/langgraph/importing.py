@@ -45,7 +45,7 @@ _FSYNC_INTERVAL: Final = 1.0
 """Seconds between two syncs of what was imported. After a power loss the import is run again."""
 _FIRST_VERSION_WITH_SENDS: Final = 4
 """Older formats of LangGraph keep the pending sends of a checkpoint in its parent's writes."""
-_DAMAGE: Final = (AttributeError, KeyError, TypeError, ValueError)
+DAMAGE: Final = (AttributeError, KeyError, TypeError, ValueError)
 """What LangGraph's serializer makes of damage in a database."""
 
 
@@ -481,7 +481,7 @@ def _import(
                     different = _import_checkpoint(saver, source, history, checkpoint_id, is_new=is_new)
                 except GraphKitError:
                     raise
-                except _DAMAGE as error:
+                except DAMAGE as error:
                     problems.append(f"{where}: it is damaged in the database: {type(error).__name__}: {error}")
                 else:
                     problems += [f"{where}: its {part} differs" for part in different]

@@ -48,7 +48,7 @@ class SetupMethod:
     """`setup`, which LangGraph's users call after opening."""
 
     def setup(self) -> Awaitable[None]:
-        """Do nothing; the directory needs no setup.
+        """Do nothing; the store needs no setup.
 
         Returns:
             An awaitable without effect: the `setup` of LangGraph's asynchronous classes is awaited.

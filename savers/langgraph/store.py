@@ -36,7 +36,7 @@ from langgraph.store.base import (
 from graphkit.errors import CheckpointerError
 from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
-from savers.langgraph.entry_log import STORE, EntryLog, Fsync, OwnsEntries
+from savers.langgraph.entry_log import STORE, EntryLog, EntryLogMethods, Fsync
 from savers.langgraph.entry_records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch, check_names
 from savers.langgraph.items import (
     Embedder,
@@ -138,7 +138,7 @@ class _Found(NamedTuple):
     score: float | None
 
 
-class FileSystemStore(OwnsEntries, SetupMethod, BaseStore):
+class FileSystemStore(EntryLogMethods, SetupMethod, BaseStore):
     """Stores LangGraph's items in a directory, also that of a FileSystemCheckpointSaver.
 
     One object serves synchronous and asynchronous callers, and any number of threads and processes.

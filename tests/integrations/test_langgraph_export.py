@@ -218,14 +218,14 @@ def test_what_was_added_since_is_added(runs, file):
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
-        ("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'", "parent"),
-        ("UPDATE checkpoints SET metadata = '{}' WHERE thread_id = 'loop'", "metadata"),
-        ("UPDATE writes SET task_id = 'x' || task_id WHERE thread_id = 'loop'", "writes"),
+        ("UPDATE checkpoints SET parent_checkpoint_id = 'other' WHERE thread_id = 'loop'", "with another parent"),
+        ("UPDATE checkpoints SET metadata = '{}' WHERE thread_id = 'loop'", "with another metadata"),
+        ("UPDATE writes SET task_id = 'x' || task_id WHERE thread_id = 'loop'", "with another writes"),
         (
-            """UPDATE checkpoints SET (type, checkpoint) = (SELECT type, checkpoint FROM checkpoints AS o
-            WHERE o.thread_id = 'notes') WHERE thread_id = 'loop'""",
-            "checkpoint",
+            "UPDATE checkpoints SET checkpoint = (SELECT min(checkpoint) FROM checkpoints) WHERE thread_id = 'loop'",
+            "with another checkpoint",
         ),
+        ("UPDATE checkpoints SET checkpoint = x'80' WHERE thread_id = 'loop'", "damaged: KeyError: 'channel_versions'"),
     ],
 )
 def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, statement, what):
@@ -236,7 +236,7 @@ def test_a_checkpoint_that_differs_is_not_overwritten(runs, file, statement, wha
     assert (report.ok, report.checkpoints) == (False, 0)
     for problem in report.problems:
         assert "thread 'loop'" in problem
-        assert f"with another {what}; nothing was overwritten" in problem
+        assert f"has it {what}; nothing was overwritten" in problem
     assert content(file) == before
 
 

@@ -103,6 +103,19 @@ def test_a_copy_to_a_thread_that_another_process_begins_is_a_conflict(saver, ope
     assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("u"))] == [{"n": 1}]
 
 
+def test_a_put_that_waits_for_the_end_of_a_copy_does_not_make_the_copy_wait(tmp_path):
+    with ThreadPoolExecutor(1) as pool, SqliteSaver(tmp_path / "runs.db", lock_timeout=2) as saver:
+        fill(saver, 3)
+        has_log = Event()
+        log = saver._store.shared_log("t", "")
+        commit = log.commit
+        log.commit = lambda: has_log.set() or commit()
+        puts = []
+        saver._lock_token = lambda *_: puts.append(pool.submit(put, saver, {"n": 1})) or has_log.wait(5)
+        saver.copy("t", "u")
+        puts[0].result()
+
+
 def test_a_replay_of_a_history_that_is_deleted_raises(open_saver, monkeypatch):
     limit_read(monkeypatch, 0)
     reader = open_saver()

@@ -102,10 +102,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
             "cipher": None if key_ring is None else key_ring.cipher,
         }
 
-    @property
-    def seals_records(self) -> bool:
-        return self._store.key_ring is not None
-
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
         return self._database.has_tables()

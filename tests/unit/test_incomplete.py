@@ -536,15 +536,6 @@ def test_a_watch_that_begins_during_a_fork_reports_its_end_and_no_delete(tmp_pat
                 pass
 
 
-def test_a_watch_reports_the_delete_of_an_incomplete_thread(tmp_path):
-    with SqliteSaver(tmp_path / "runs.db") as saver, saver.watch(NEW, interval=0.001) as changes:
-        saver.put(NEW, made(metadata={"graphkit:incomplete": {}}))
-        assert changes.get(60).checkpoint.status == "incomplete"
-        saver.delete("new")
-        while changes.get(10).kind != "delete":
-            pass
-
-
 class DecodingOnFirstUse(ListingSaver):
     """A saver whose states are decoded when they are first read, from a store that a release empties."""
 

@@ -78,6 +78,10 @@ def test_a_reader_that_sleeps_is_woken_by_a_change_by_wake_and_by_close(saver, m
         sleep(watch, time)
 
     monkeypatch.setattr(Watch, "_sleep_until", sleep_until)
+    put(saver)
+    # Then a put is a transaction, as one of 16 MB is.
+    monkeypatch.setattr("savers._sql.row_inserts.Commit.is_usual", False)
+    monkeypatch.setattr("savers._sql.row_inserts.Commit.is_short", False)
     watch = saver.watch("t", interval=LONG)
     assert watch.get(0) is None
     with ThreadPoolExecutor(2) as pool:
@@ -240,11 +244,9 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
 
 def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema, monkeypatch):
     monkeypatch.setattr(PostgresSession, "take_notifications", lambda session: [])
-    with PostgresSaver(server.connection_string, schema=schema) as saver:
-        put(saver)
-        with saver.watch("t", interval=0.01) as watch:
-            assert put(saver, number=1) == take_id(watch)
-            assert not watch._source._listener.hears_all
+    with PostgresSaver(server.connection_string, schema=schema) as saver, saver.watch("t", interval=0.01) as watch:
+        assert put(saver, number=1) == take_id(watch)
+        assert not watch._source._listener.hears_all
 
 
 def test_a_role_that_only_reads_watches_at_intervals(own_server):
@@ -278,7 +280,6 @@ def test_a_watch_on_a_standby_reads_at_intervals(own_server):
 
 def test_a_watch_whose_server_refuses_to_notify_is_an_error(server, schema, monkeypatch):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        put(saver)
         monkeypatch.setattr(saver._database.changes, "channel", "no name")
         with pytest.raises(CheckpointStorageError, match="cannot watch"):
             saver.watch("t")

@@ -54,10 +54,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return f"{self._store.root!r}, "
 
     @property
-    def seals_records(self) -> bool:
-        return self._store.key_ring is not None
-
-    @property
     def refuses_unstorable_values(self) -> bool:
         return self._store.serializer is None
 

@@ -81,6 +81,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         self._running: set[str] = set()
         """The threads whose run lock of this process is held through this object."""
 
+    @property
+    def seals_records(self) -> bool:
+        return self.catalogue.key_ring is not None
+
     # The two protocols
 
     def read_log(

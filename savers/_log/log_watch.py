@@ -82,16 +82,14 @@ class ChangeReader:
         history = self.log.history
         last = history.last
         reported = self._reported
-        # Not a checkpoint that marks its thread as incomplete: another one takes its place, or itself without the mark,
-        # and the log may be rewritten by then. A watch goes on there as if it had reported nothing.
-        if reported is None and last is not None and not is_incomplete(last.metadata):
-            reported = last.id
+        if reported is None and last is not None:
+            reported = MARKED if is_incomplete(last.metadata) else last.id
         return Bookmark(
             id=id,
             end=self.end,
             owner=(self.log.thread_id, self.log.namespace),
             last=reported,
-            reports_end=history.closed_by is None and reported is not None,
+            reports_end=history.closed_by is None and last is not None,
         )
 
     def open_at(self, end: int | None) -> bool:
@@ -207,6 +205,9 @@ _PAUSE_IF_SIGNALLED: Final = 200.0
 """The same if each change is signalled, so that the listing seldom finds anything."""
 _MOST_THREADS: Final = 10_000
 """If more threads have changed between two reads, all are read."""
+MARKED: Final = ""
+"""Stands for the id of a checkpoint that marks its thread as incomplete. Another one takes its place, or itself without
+the mark, and the log may be rewritten by then: a watch goes on there as if it had reported nothing."""
 DAMAGE: Final = (
     CheckpointCorruptionError,
     CheckpointErasedError,
@@ -234,10 +235,10 @@ class Bookmark(NamedTuple):
     owner: tuple[str, str] | None = None
     """The thread and the namespace; None if they are not known."""
     last: str | None = None
-    """The id of the last checkpoint that was reported, or must not be; None if it is not known."""
+    """The id of the last checkpoint that was reported, or must not be; MARKED; None if it is not known."""
     reports_end: bool = True
     """Whether a release or a delete is reported when the log is released or gone. Not if its log has
-    said so, nor for a history that never had a checkpoint, or only those of an incomplete thread."""
+    said so, nor for a history that never had a checkpoint."""
     wants_latest: bool = False
     """Whether the latest checkpoint before `end` must be reported first."""
 
@@ -671,4 +672,6 @@ def _is_rewritten(log: AnyLog, mark: Bookmark) -> bool:
     """Return whether a log has come from a rewrite of the bookmarked one."""
     header = log.frames.header
     assert header is not None
-    return header.generation > 1 or (mark.last is not None and log.history.find(mark.last) is not None)
+    if header.generation > 1 or mark.last == MARKED:
+        return True
+    return mark.last is not None and log.history.find(mark.last) is not None

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
 from graphkit.saver_kit import Change, is_namespace_inside
-from savers._log.log_watch import DAMAGE, Bookmark, ChangeReader, FoundLog, LogSource, Place
+from savers._log.log_watch import DAMAGE, MARKED, Bookmark, ChangeReader, FoundLog, LogSource, Place
 from savers._sql.columns import decode_id, decode_row, encode_text
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RowSource(LogSource):
     def find_log(self, mark: Bookmark) -> FoundLog | None:
         # A release of a history that was there when the watch began is not listed.
         found = self._find(mark.id)
-        if found is not None or mark.last is None or mark.owner is None:
+        if found is not None or not mark.last or mark.owner is None:
             return found
         # A rotation of the keys rewrites a released history under a number of its own, which is not listed: most of
         # these were released long ago. The last checkpoint shows it, unless that is in the live history, which was then
@@ -142,9 +142,11 @@ class RowSource(LogSource):
 
 def _read_row(row: Row) -> FoundLog:
     """Return a row of `Statements.list_ends` as a log."""
-    number, thread, long_thread, namespace, long_namespace, version, released, end, last = row
+    number, thread, long_thread, namespace, long_namespace, version, released, end, last, status = row
     owner = (decode_row(thread, long_thread), decode_row(namespace, long_namespace))
     last_id = None if last is None else decode_id(bytes(last))
+    if status == "incomplete":
+        last_id = MARKED
     mark = Bookmark(number, end or 0, owner, last_id, reports_end=last is not None)
     released_at = None if released is None else _EPOCH + timedelta(microseconds=released)
     return FoundLog(Place(thread, owner[1]), mark, version, released_at)

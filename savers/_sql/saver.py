@@ -102,10 +102,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
             "cipher": None if key_ring is None else key_ring.cipher,
         }
 
-    @property
-    def seals_records(self) -> bool:
-        return self._store.key_ring is not None
-
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
         return self._database.has_tables()
@@ -336,8 +332,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
             raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
-        source = self._store.shared_log(source_id, namespace)
-        with source.mutex, self._explained(source):
+        # No shared log: a put that has its mutex may be waiting for the end of this transaction.
+        with closing(self._store.new_log(source_id, namespace)) as source, self._explained(source):
             if source.refresh():
                 target = self._store.new_log(target_id, namespace)
                 _rewrite(transaction, source, target, source.history.load_index().checkpoints, ())

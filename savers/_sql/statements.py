@@ -324,10 +324,8 @@ class Statements:
         ends = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.version, h.released,"
             f" (SELECT r.position + length(r.frame) {last_row}) AS position,"
-            # That of an incomplete thread keeps its id when the thread becomes whole, and must be reported then.
-            f" CASE WHEN h.status = 'incomplete' THEN NULL ELSE (SELECT r.checkpoint FROM {records} AS r"
-            " WHERE r.history = h.history AND r.checkpoint IS NOT NULL ORDER BY r.position DESC LIMIT 1)"
-            f" END AS checkpoint FROM {histories} AS h"
+            f" (SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
+            f" ORDER BY r.position DESC LIMIT 1) AS checkpoint, h.status FROM {histories} AS h"
         )
         # Below 0 it is being rewritten. A release that was rewritten has a new number, and is no news.
         is_news = "h.version = 0 OR (h.version > 0 AND h.history > ? AND h.created > 0)"

@@ -218,8 +218,7 @@ def with_damaged_records(whole, frames):
         rest = whole[second.end :]
         exchanged = following + span
         repeated = span + span + following
-        zeros = bytes(first.size)
-        zeroed = zeros + following
+        zeroed = bytes(first.size) + following
         for middle in (exchanged, following, repeated, zeroed):
             yield before + middle + rest
 
@@ -233,9 +232,8 @@ def with_wrong_lengths(whole, frames):
             struct.pack_into("<I", bad, start + 4, length)
             yield bytes(bad)
             # The same with a header that vouches for it.
-            head = bad[start : start + 35]
             place = struct.pack("<BQ", frame.type, start)
-            check = crc32(place, crc32(head))
+            check = crc32(place, crc32(bad[start : start + 35]))
             struct.pack_into("<I", bad, start + 35, check)
             yield bytes(bad)
 
@@ -245,8 +243,7 @@ def test_the_log_of_another_thread_is_refused_and_left_alone(damaged):
     foreign = locate_log(saver.base_directory, "other").read_bytes()
     damaged.write(foreign)
     saver = damaged.opener()
-    (problem,) = saver.verify("t").problems
-    assert problem.state == "foreign"
+    assert [problem.state for problem in saver.verify("t").problems] == ["foreign"]
     report = saver.repair("t")
     assert not report.ok
     assert not report.changed
@@ -268,14 +265,12 @@ def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_reports_i
     saver = damaged.opener()
     with pytest.raises(CheckpointCorruptionError, match="checksum") as caught:
         saver.get(damaged.config)
-    assert caught.value.path == str(damaged.path)
-    assert caught.value.offset == begin
+    assert (caught.value.path, caught.value.offset) == (str(damaged.path), begin)
     assert damaged.path.read_bytes() == bad, "nothing is repaired by reading"
 
     report = saver.repair("t")
     assert saver.get(damaged.config).id == damaged.order[1]
-    (loss,) = report.lost
-    assert loss.offset == begin
+    assert [loss.offset for loss in report.lost] == [begin]
     (file,) = report.files
     assert file.kept == 2
     assert file.before.offset <= begin
@@ -294,6 +289,16 @@ def test_repair_keeps_a_checkpoint_whose_replaced_one_is_lost(opener, config):
         assert saver.repair().ok
         assert list_numbers(saver, config)[:2] == [77, 39]
         assert saver.verify().ok
+
+
+def test_repair_keeps_checkpoints_behind_a_keyframe_that_names_lost_bytes(opener, config):
+    """Their states have another value in the place of the lost one, or none."""
+    put_steps(opener, config, 20, text=random.Random(2).randbytes(9000).hex())
+    path = put_steps(opener, config, 5)
+    path.write_bytes(replace_bytes(path.read_bytes(), 600, b"damaged"))
+    with opener() as saver:
+        assert saver.repair().ok
+        assert list_numbers(saver, config) == [4, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])

@@ -6,7 +6,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from psycopg_pool import ConnectionPool
@@ -101,6 +101,13 @@ def test_a_copy_to_a_thread_that_another_process_begins_is_a_conflict(saver, ope
     with pytest.raises(CheckpointConflictError, match="another process has written to it; copy again"):
         saver.copy("t", "u")
     assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("u"))] == [{"n": 1}]
+
+
+def test_a_copy_waits_for_no_log_of_its_source_that_a_put_has(saver):
+    """The put may be waiting for the end of the copy's transaction."""
+    fill(saver, 3)
+    saver._lock_token = lambda *_: setattr(saver._store, "shared_log", None)
+    saver.copy("t", "u")
 
 
 def test_a_replay_of_a_history_that_is_deleted_raises(open_saver, monkeypatch):
@@ -323,13 +330,10 @@ def test_a_summary_holds_no_history_while_it_looks_into_nested_ones(tmp_path):
     """Else summaries of a history and of a nested one wait for each other for ever."""
 
     def find_interrupts(_):
-        reader = Thread(target=saver.get, args=[T], daemon=True)
-        reader.start()
-        reader.join(5)
-        assert not reader.is_alive()
+        pool.submit(saver.get, T).result(5)
         return []
 
-    with SqliteSaver(tmp_path / "runs.db") as saver:
+    with ThreadPoolExecutor(1) as pool, SqliteSaver(tmp_path / "runs.db") as saver:
         make_chain(inner=make_chain(ask=asking("?")).compile()).compile(checkpoint_saver=saver).invoke({}, T)
         saver.interrupts = find_interrupts
         assert saver.summary(T).checkpoints == 1

@@ -199,6 +199,7 @@ def test_a_terminal_asks_for_one_answer_after_another(queue, saver):
     assert "amount:\n  [0]: 1\n  [1]: 2\n" in done.out
     assert done.lines[-2:] == ["answered 2 of 3 interrupts", f"next: graphkit resume {queue} third --app MODULE:OBJECT"]
     assert [stop.id for stop in saver.interrupts()] == ["q-2"]
+
     assert ask(queue, "42").lines[-2] == "answered 1 of 1 interrupt"
     assert ask(queue).out == "no pending interrupts\n"
 

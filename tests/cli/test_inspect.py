@@ -62,8 +62,10 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id_or_what_history_shows(
     assert read_json("show", store, "t", "--checkpoint", "…1")["id"] == "…1"
     assert "\ndeadbeef  " in graphkit("history", store, "t", terminal=True).out
     assert read_json("show", store, "t", "--checkpoint", "dead")["node"] == "n"
+
     for typed in ("0001", "000000000001", "00000000-0000-7000-8000-000000000001"):
         assert read_json("show", store, "order-17", "--checkpoint", typed)["node"] == START
+
     several = graphkit("show", store, "order-17", "--checkpoint", "00000000")
     assert_refused(several, 2, "2 checkpoints match 00000000")
     unknown = graphkit("show", store, "order-17", "-c", "0003")

@@ -94,6 +94,7 @@ def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
 
 def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     damage(store, "order-18")
+
     done = graphkit("threads", store, "--json")
     status = {row["thread"]: row["status"] for row in done.json}
     assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}

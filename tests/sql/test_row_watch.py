@@ -51,8 +51,10 @@ def test_a_history_that_was_rewritten_goes_on_and_each_delete_is_reported(saver,
         assert other.remove(RunnableConfig("t"), ids[:2]) == 2
         assert put(other, number=9) == take_id(watch)
         assert watch.get(0) is None
+
         other.delete("t")
         assert take(watch).kind == "delete"
+
         other.put("t", made(metadata={"graphkit:incomplete": {}}))
         assert take(watch).checkpoint.status == "incomplete"
         other.delete("t")

@@ -121,9 +121,11 @@ def test_a_started_server_offers_its_tools_and_answers(local):
         assert picture["type"] == "image"
         assert picture["data"] == "cGl4ZWxz"
         assert picture["mimeType"] == "image/png"
+
         additions = [call["add"](a=number, b=1) for number in range(20)]
         sums = await asyncio.gather(*additions)
         assert sums == [*map(str, range(1, 21))]
+
         with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
             await call["fail"](reason="no")
         assert caught.value.tool == "fail"

@@ -111,8 +111,7 @@ def environment(request, variant):
 @pytest.mark.parametrize(("distribution", "count"), [("langgraph", 646), ("langgraph-prebuilt", 46)])
 def test_tests_that_take_a_checkpointer(suites, distribution, count, variant, environment):
     files = suites.files_with(distribution, "sync_checkpointer")
-    variant_options = (f"--graphkit={variant}", "--take=checkpointer")
-    outcome = suites.run(distribution, files, *variant_options, environment=environment)
+    outcome = suites.run(distribution, files, f"--graphkit={variant}", "--take=checkpointer", environment=environment)
     assert_outcome(outcome, passed=count, made=count, failed={})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -261,6 +262,12 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, ThreadBusyError) and error.option:
         text += ", or stop it with `graphkit pause` or `graphkit cancel`"
     return simplify_text(text)
+
+
+def count_statuses(rows: Iterable[Row]) -> str:
+    """Return how many threads have each status, the most frequent first, such as `3 finished, 1 failed`."""
+    counts = Counter(row["status"] for row in rows if row["status"])
+    return ", ".join(f"{count} {status}" for status, count in counts.most_common())
 
 
 def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:

@@ -33,15 +33,10 @@ class OutcomeUnknownError(CheckpointStorageError):
 
 
 class DatabaseDamagedError(CheckpointCorruptionError):
-    """The database says that it is damaged itself, whichever history was asked for.
-
-    Attributes:
-        advice: what to do about it.
-    """
+    """The database says that it is damaged itself, whichever history was asked for."""
 
     def __init__(self, path: str, reason: str, advice: str) -> None:
         super().__init__(path, 0, reason, advice)
-        self.advice = advice
 
 
 class ForeignDatabaseError(CheckpointFormatError):

@@ -380,7 +380,8 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
     else:
         for prefix, number, advice in _ADVICE:
             if name.startswith(prefix):
-                reason = OSError(number, f"{error} ({name}); {advice}")
+                reason = OSError(number, f"{error} ({name})")
+                return CheckpointStorageError(path, operation, reason, advice=advice)
     return CheckpointStorageError(path, operation, reason)
 
 

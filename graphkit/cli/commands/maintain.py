@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -20,7 +19,7 @@ from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.retention_policy import RetentionPolicy, apply_policy
 from graphkit._saver.writes import is_schedule
-from graphkit.cli.cells import Row, count_checkpoints, format_bytes, size_of, status_of
+from graphkit.cli.cells import Row, count_checkpoints, count_statuses, format_bytes, size_of, status_of
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread, complete_thread, option
@@ -264,8 +263,7 @@ def _describe_idle(age: str, rows: Sequence[Row], left: int) -> str:
     """Say for how long threads are idle, and in brackets their statuses, and how many others wait for a human."""
     notes: list[str] = []
     if rows:
-        counts = Counter(row["status"] for row in rows)
-        notes.append(", ".join(f"{count} {status}" for status, count in counts.most_common()))
+        notes.append(count_statuses(rows))
     if left:
         notes.append(f"{left} more {'waits' if left == 1 else 'wait'} for a human; --interrupted deletes those, too")
     return f"idle for {age} ({'; '.join(notes)})" if notes else f"idle for {age}"

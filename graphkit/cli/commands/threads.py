@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
@@ -15,7 +14,7 @@ from graphkit._records.output import HistorySummary
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import STATUSES, find_next_time
 from graphkit._saver.writes import Submission, is_schedule, time_or_none
-from graphkit.cli.cells import Row, describe_progress, describe_sleep, describe_unreadable, size_of
+from graphkit.cli.cells import Row, count_statuses, describe_progress, describe_sleep, describe_unreadable, size_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, Directory, option
 from graphkit.cli.render import Column, Table
@@ -122,9 +121,7 @@ def threads(
     has_filter = any((statuses, metadata, tag is not None, since, before))
     empty = "no matching threads" if has_filter else "no threads"
     counted = page if ordered is None else ordered
-    by_status = Counter(row["status"] for row in counted if row["status"])
-    counts = ", ".join(f"{count} {status}" for status, count in by_status.most_common())
-    summary = f"{pluralize(len(counted), 'thread')}: {counts}"
+    summary = f"{pluralize(len(counted), 'thread')}: {count_statuses(counted)}"
     return Table(_COLUMNS, page, empty=empty, note=note, summary=summary)
 
 

@@ -17,7 +17,7 @@ from graphkit._build.state_graph import StateGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL
 from graphkit._records.output import Command
-from graphkit._to_thread import JobThread, unwrap_outcome
+from graphkit._to_thread import JobThread, run_beside, unwrap_outcome
 from graphkit.agents.configuration import LlmStepSettings
 from graphkit.agents.messages import Message, TextHandler, as_reply, to_plain
 from graphkit.agents.models import FunctionModel, Model
@@ -84,31 +84,16 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
 
 async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncGenerator[str | Message, None]:
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
-    import asyncio  # 25 ms to import, and only asynchronous runs need it
-
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
-
-    async def work() -> Message:
-        try:
-            return await request(lambda text: queue.put_nowait(text) if text else None)
-        finally:
-            queue.put_nowait(None)
-
-    task = asyncio.ensure_future(work())
     is_streamed = False
-    try:
-        while (piece := await queue.get()) is not None:
+    async with aclosing(run_beside(request)) as items:
+        async for item in items:
+            if item == "":
+                continue
+            if not isinstance(item, str) and not is_streamed:
+                for text in _whole_text(item):
+                    yield text
             is_streamed = True
-            yield piece
-        reply = await task
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-    if not is_streamed:
-        for text in _whole_text(reply):
-            yield text
-    yield reply
+            yield item
 
 
 def _whole_text(reply: Any) -> list[str]:

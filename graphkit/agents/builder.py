@@ -302,7 +302,11 @@ class _Assembly:
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
         thread_id = self.config.thread_id or "uuid"
-        ids = thread_id.make_manager() if isinstance(thread_id, ThreadIdSettings) else ThreadIDManager(thread_id)
+        if isinstance(thread_id, ThreadIdSettings):
+            require_object(thread_id.generator_func, "thread_id.generator_func")
+            ids = thread_id.make_manager()
+        else:
+            ids = ThreadIDManager(thread_id)
         with self.placed_errors("checkpointer"):
             graph = self.compile()
         return Agent(

@@ -13,8 +13,8 @@ from pydantic import SecretStr, ValidationError
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, check_agent
-from graphkit.agents.configuration import LOADING, AgentConfig, Loading
-from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems
+from graphkit.agents.configuration import LOADING, AgentConfig
+from graphkit.agents.settings import Path, YamlFile, find_problems
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError
 
@@ -116,8 +116,6 @@ class _Loader:
                 raise ValueError(f"two state_types are named {checked.__name__}: name one as module:name in the file")
         self._state_types = {**{known.__name__: known for known in _OWN_STATE_TYPES}, **given}
         self._outer: list[FilePath] = []
-        self._failure: AgentConfigurationError | None = None
-        """What is wrong with an inner file. The validation of the outer one would report it without its place."""
 
     def load(self, path: FilePath) -> AgentConfig:
         """Read a file, with the functions and classes in place of their names.
@@ -127,35 +125,37 @@ class _Loader:
         """
         file = YamlFile(path, self._environment)
         self._outer.append(path.resolve())
-
-        def load_inner(name: FilePath) -> AgentConfig:
-            inner = path.parent / name
-            if inner.resolve() in self._outer:
-                raise KeyProblemError(f"{inner} contains itself", "file")
-            # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`,
-            # so it is kept, and raised below as it is: it names the inner file and the line there.
-            try:
-                if not inner.exists():
-                    raise AgentFileNotFoundError(f"there is no such file; {path} names it", file=str(inner))
-                return self.load(inner)
-            except AgentConfigurationError as error:
-                self._failure = error
-                raise
-
-        token = LOADING.set(Loading(state_types=self._state_types, file=file, load_inner=load_inner))
+        self._load_inner(file, file.data, ())
+        self._outer.pop()
+        token = LOADING.set(self._state_types)
         try:
             config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
-            if self._failure is not None:
-                # Not from `error`: the failure is a part of that, so whoever follows the causes would find no end.
-                raise self._failure from self._failure.__cause__
             raise _combine_problems(file, error) from error
         finally:
             LOADING.reset(token)
-            self._outer.pop()
         config.set_place(file)
         self.loaded.append((config, file))
         return config
+
+    def _load_inner(self, file: YamlFile, agent: Any, place: Path) -> None:
+        """Put the agents that have files of their own into the data of an agent, in place of the names of the files."""
+        # Before the data are validated, so that a step never holds both: what is built, written and compared does not
+        # depend on whether an agent stood in a file of its own. What is no agent and no step, the validation refuses.
+        steps = agent.get("steps") if isinstance(agent, dict) else None
+        for index, step in enumerate(steps if isinstance(steps, list) else ()):
+            if not isinstance(step, dict) or step.get("type") != "agent":
+                continue
+            step_place = (*place, "steps", index)
+            if not isinstance(step.get("file"), str) or step.get("agent") is not None:
+                self._load_inner(file, step.get("agent"), (*step_place, "agent"))
+                continue
+            inner = FilePath(file.path).parent / step.pop("file")
+            if not inner.exists():
+                raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(inner))
+            if inner.resolve() in self._outer:
+                raise file.make_error(f"{inner} contains itself", (*step_place, "file"))
+            step["agent"] = self.load(inner)
 
 
 def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:

@@ -491,7 +491,7 @@ def yields(value: int):
 
 
 def test_a_function_that_cannot_be_a_tool_is_refused():
-    for function in (takes_any, takes_keywords, takes_positions, takes_opaque, takes_unknown, yields):
+    for function in (takes_any, takes_keywords, takes_positions, takes_opaque, takes_unknown, yields, Till.add):
         with pytest.raises(TypeError, match=function.__name__):
             tool(function)
 

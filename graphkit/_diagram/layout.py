@@ -60,11 +60,7 @@ class RunPath:
     def find_jumps(self, known: Iterable[str]) -> list[tuple[str, str]]:
         """Return the steps between known nodes outside forks that follow no edge."""
         outside = set(known) - self._in_branches
-        jumps: list[tuple[str, str]] = []
-        for source, target in self.steps:
-            if not self.has_edge(source, target) and source in outside and target in outside:
-                jumps.append((source, target))
-        return jumps
+        return [step for step in self.steps if outside.issuperset(step) and not self.has_edge(*step)]
 
     def has_edge(self, source: str, target: str) -> bool:
         edge = self._edges.get(source, [])

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
@@ -32,6 +31,7 @@ from pydantic import (
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
+from graphkit._records.context import setting
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import (
     IN_CODE,
@@ -63,17 +63,8 @@ _T = TypeVar("_T")
 
 LOADING: Final[ContextVar[Mapping[str, type] | None]] = ContextVar("graphkit_loading", default=None)
 """While a file is loaded: the state types that it may name without their module. None: the configuration is plain data,
-or made in code. Nothing is imported then."""
-
-
-@contextmanager
-def _outside_of_file() -> Iterator[None]:
-    """Let code run that the file names or needs: what it configures inside the block is no part of the file."""
-    token = LOADING.set(None)
-    try:
-        yield
-    finally:
-        LOADING.reset(token)
+or made in code. Nothing is imported then. Code that the file names or needs runs with None, too: what it configures is
+no part of the file."""
 
 
 # The model of a step
@@ -318,7 +309,7 @@ class CheckpointerConfig(Settings):
         if LOADING.get() is None:
             return self
         try:
-            with _outside_of_file():
+            with setting(LOADING, None):
                 self.check()
         except MissingDependencyError:
             pass  # a file can be read where the package of its saver is missing; `build` needs it
@@ -497,7 +488,7 @@ def _look_up(reference: str) -> Any:
     check_reference(reference)
     if LOADING.get() is None:
         return reference
-    with _outside_of_file():
+    with setting(LOADING, None):
         return resolve_reference(reference)
 
 

@@ -96,6 +96,8 @@ class McpConnection:
         """Whether the server has ended the connection."""
         self._calls: set[asyncio.Future[None]] = set()
         """The ends of the calls on their way."""
+        self._failure: BaseException | None = None
+        """Why the client has failed, when its task has ended."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
         self._task = asyncio.create_task(self._hold(), name=f"mcp {name}", context=Context())
 
@@ -252,11 +254,12 @@ class McpConnection:
         """Cancel the task, and wait until the server that it started is gone."""
         self._task.cancel()
         await asyncio.wait({self._task})
-        _take_error(self._task)
+        if not self._task.cancelled():
+            self._failure = self._task.exception()  # retrieving it keeps asyncio from logging it
 
     def _explain_end(self, reason: str = "") -> str:
         """Return why the connection ended, or a reason that is known already if the client does not say."""
-        found = _take_error(self._task)
+        found = self._failure
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
         where = self._where
@@ -301,10 +304,3 @@ class _ReadStream:
                 message = jsonrpc_message_adapter.validate_python(to_plain(json.loads(line)), by_name=False)
                 received = SessionMessage(message)
         return received
-
-
-def _take_error(task: asyncio.Future[Any]) -> BaseException | None:
-    """Return why a task failed, or None. Retrieving it keeps asyncio from logging it."""
-    if not task.done() or task.cancelled():
-        return None
-    return task.exception()

@@ -5,8 +5,8 @@ While a model answers, its request runs on a thread or as a task, and the step y
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar, copy_context
 from copy import copy
 from functools import partial
@@ -28,16 +28,6 @@ IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", defa
 """Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""
 GRACE: Final = 1.0
 """Seconds for which a stream that is closed waits for its request to end."""
-
-
-@contextmanager
-def text_unread() -> Iterator[None]:
-    """Run code whose caller does not read the text of models while it arrives."""
-    token = IS_TEXT_READ.set(False)
-    try:
-        yield
-    finally:
-        IS_TEXT_READ.reset(token)
 
 
 class _ClosedError(Exception):

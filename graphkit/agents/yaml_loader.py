@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 from pydantic import SecretStr, ValidationError
 
+from graphkit._records.context import setting
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, check_agent
@@ -127,13 +128,11 @@ class _Loader:
         self._outer.append(path.resolve())
         self._load_inner(file, file.data, ())
         self._outer.pop()
-        token = LOADING.set(self._state_types)
         try:
-            config = AgentConfig.model_validate(file.data)
+            with setting(LOADING, self._state_types):
+                config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
             raise _combine_problems(file, error) from error
-        finally:
-            LOADING.reset(token)
         config.set_place(file)
         self.loaded.append((config, file))
         return config

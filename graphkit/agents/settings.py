@@ -187,7 +187,7 @@ class Settings(BaseModel):
         return [(name, value) for name, value in self if name in self.model_fields_set]
 
     def dump(self, path: Path = ()) -> dict[str, Any]:
-        """Return the values that were set, as JSON and YAML can hold them, without those of excluded fields.
+        """Return the values that were set, as JSON and YAML can hold them.
 
         Args:
             path: the path of these settings, for errors.
@@ -198,7 +198,7 @@ class Settings(BaseModel):
         plain: dict[str, Any] = {}
         for name, value in self.set_fields():
             field = type(self).model_fields[name]
-            if field.exclude:
+            if field.exclude:  # a key, which what is loaded takes from the environment
                 continue
             # An empty value that is the default says nothing. Others do: no tools of a server are not all of them.
             is_empty = value is None or (isinstance(value, list | dict) and not value)
@@ -498,7 +498,7 @@ class YamlFile:
         self.written: dict[str, str] = {}
         root = self._parse()
         try:
-            self.data: dict[str, Any] = self._read(root, (), ())
+            self.data: dict[str, Any] = self._read(root, root, (), ())
         except RecursionError as error:
             raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
 
@@ -541,24 +541,18 @@ class YamlFile:
             f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
         )
 
-    # From nodes to plain data. `parents` are the nodes around a node.
+    # From nodes to plain data. `key_node` has the line of a value: its key, or in a list itself. `parents` are the nodes
+    # around a node.
 
-    def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
+    def _read(self, node: Any, key_node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
+        self._lines[path] = _line_of(key_node)
         self._visit(node, path, parents)
+        inside = (*parents, node)
         if node.id == "mapping" and node.tag == _MAPPING:
-            found: dict[str, Any] = {}
-            for key, (key_node, value_node) in self._entries(node, path, parents).items():
-                place = (*path, key)
-                self._lines[place] = _line_of(key_node)
-                found[key] = self._read(value_node, place, (*parents, node))
-            return found
+            entries = self._entries(node, path, parents)
+            return {key: self._read(value, at, (*path, key), inside) for key, (at, value) in entries.items()}
         if node.id == "sequence" and node.tag == _SEQUENCE:
-            items: list[Any] = []
-            for index, item in enumerate(node.value):
-                place = (*path, index)
-                self._lines[place] = _line_of(item)
-                items.append(self._read(item, place, (*parents, node)))
-            return items
+            return [self._read(item, item, (*path, index), inside) for index, item in enumerate(node.value)]
         if node.id == "scalar" and node.tag in _TEXTS:
             return self._replace_variables(node, path)
         if node.id == "scalar" and node.tag in _SCALARS:

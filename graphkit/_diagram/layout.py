@@ -239,12 +239,13 @@ class DiagramModel:
         self.shapes.append(
             Shape(name=name, label="check state", kind="condition", is_passed=bool(steps)),
         )
-        from_source = Arrow(self._find_name(source), name, steps=sorted(steps), is_dotted=True, with_conditions=True)
-        self.arrows.append(from_source)
+        source_name = self._find_name(source)
+        self.arrows.append(Arrow(source_name, name, sorted(steps), is_dotted=True, with_conditions=True))
 
         for key, target in mappings.items():
-            label = "" if key == target else str(key)
-            arrow = self._make_arrow(source, target)._replace(label=label, is_dotted=True)
+            arrow = self._make_arrow(source, target)._replace(is_dotted=True)
+            if key != target:
+                arrow = arrow._replace(label=str(key))
             self.arrows.append(arrow._replace(source=name, with_conditions=True))
             self.arrows.append(arrow._replace(with_conditions=False))
 

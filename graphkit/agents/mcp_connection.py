@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED, jsonrpc_message_adapter
 from pydantic import SecretStr, ValidationError
 
+from graphkit._records.context import setting
 from graphkit._wording import describe_error
 from graphkit.agents.configuration import McpServerSettings
 from graphkit.agents.messages import to_plain
@@ -197,16 +198,15 @@ class McpConnection:
         # The client sends each request in the context of the task that asks, where `_note_response` finds the call.
         # When the connection ends, it fails each request on its way.
         sent = _Call()
-        variable = _CALL.set(sent)
         end = asyncio.get_running_loop().create_future()
         self._calls.add(end)
         try:
-            return await operation(self._ready.result())
+            with setting(_CALL, sent):
+                return await operation(self._ready.result())
         except Exception as failure:  # noqa: BLE001 - the client may raise anything, and its errors may show a secret
             error = failure
         finally:
             # Also if the caller was cancelled. The connection stays usable for the other calls.
-            _CALL.reset(variable)
             self._calls.discard(end)
             end.set_result(None)
 

@@ -541,16 +541,18 @@ class YamlFile:
             f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
         )
 
-    # From nodes to plain data. `key_node` has the line of a value: its key, or in a list itself. `parents` are the nodes
-    # around a node.
+    # From nodes to plain data. `key_node` has the line of a value: its key, or in a list itself. `parents` are the
+    # nodes around a node.
 
     def _read(self, node: Any, key_node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
         self._lines[path] = _line_of(key_node)
         self._visit(node, path, parents)
         inside = (*parents, node)
         if node.id == "mapping" and node.tag == _MAPPING:
-            entries = self._entries(node, path, parents)
-            return {key: self._read(value, at, (*path, key), inside) for key, (at, value) in entries.items()}
+            found: dict[str, Any] = {}
+            for key, (at, value) in self._entries(node, path, parents).items():
+                found[key] = self._read(value, at, (*path, key), inside)
+            return found
         if node.id == "sequence" and node.tag == _SEQUENCE:
             return [self._read(item, item, (*path, index), inside) for index, item in enumerate(node.value)]
         if node.id == "scalar" and node.tag in _TEXTS:

@@ -137,24 +137,25 @@ class _Loader:
         self.loaded.append((config, file))
         return config
 
-    def _load_inner(self, file: YamlFile, agent: Any, place: Path) -> None:
+    def _load_inner(self, file: YamlFile, agent: Mapping[str, Any], place: Path) -> None:
         """Put the agents that have files of their own into the data of an agent, in place of the names of the files."""
         # Before the data are validated, so that a step never holds both: what is built, written and compared does not
         # depend on whether an agent stood in a file of its own. What is no agent and no step, the validation refuses.
-        steps = agent.get("steps") if isinstance(agent, dict) else None
-        for index, step in enumerate(steps if isinstance(steps, list) else ()):
-            if not isinstance(step, dict) or step.get("type") != "agent":
-                continue
-            step_place = (*place, "steps", index)
-            if not isinstance(step.get("file"), str) or step.get("agent") is not None:
-                self._load_inner(file, step.get("agent"), (*step_place, "agent"))
-                continue
-            inner = FilePath(file.path).parent / step.pop("file")
-            if not inner.exists():
-                raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(inner))
-            if inner.resolve() in self._outer:
-                raise file.make_error(f"{inner} contains itself", (*step_place, "file"))
-            step["agent"] = self.load(inner)
+        steps = agent.get("steps")
+        if not isinstance(steps, list):
+            return
+        for index, step in enumerate(steps):
+            match step:
+                case {"type": "agent", "agent": dict(inner)}:
+                    self._load_inner(file, inner, (*place, "steps", index, "agent"))
+                case {"type": "agent", "file": str(name)} if step.get("agent") is None:
+                    path = FilePath(file.path).parent / name
+                    if not path.exists():
+                        raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(path))
+                    if path.resolve() in self._outer:
+                        raise file.make_error(f"{path} contains itself", (*place, "steps", index, "file"))
+                    step["agent"] = self.load(path)
+                    del step["file"]
 
 
 def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:

@@ -312,9 +312,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again(run, till, useless):
     assert waiting.payload["error"]
     assert waiting.payload["id"] == "c1"
     assert till.sold == []
-    state = run(agent, GraphResume(True), "t")
-
-    assert contents(state) == ['{"sold":"tea","amount":1}']
+    assert contents(run(agent, GraphResume(True), "t")) == ['{"sold":"tea","amount":1}']
 
 
 @pytest.mark.sweep(ALL)

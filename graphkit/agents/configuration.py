@@ -485,9 +485,8 @@ STEP_TYPES: Final = ("llm", "function", "agent")
 
 def _look_up(reference: str) -> Any:
     """Return what a reference stands for if a file is being loaded, and else the reference."""
-    check_reference(reference)
     if LOADING.get() is None:
-        return reference
+        return check_reference(reference)
     with setting(LOADING, None):
         return resolve_reference(reference)
 

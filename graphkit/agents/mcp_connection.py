@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -113,30 +113,32 @@ class McpConnection:
     async def _hold(self) -> None:
         # The only place where the client is entered and left. If the connection breaks, the client cancels this
         # task, and none of those that call.
-        if self._settings.url is not None:
-            transport = self._connect_over_http(self._settings.url)
-        else:
-            program = StdioServerParameters(
-                command=str(self._settings.command),
-                args=list(self._settings.args),
-                env={name: value.get_secret_value() for name, value in self._environment.items()},
-                cwd=self._settings.cwd,
-            )
-            transport = stdio_client(program)
-        async with Client(self._watch(transport)) as client:
+        async with Client(self._connect()) as client:
             self._ready.set_result(client)
             await self._stop.wait()
 
     @asynccontextmanager
-    async def _connect_over_http(self, url: str) -> AsyncIterator[Any]:
-        headers = {name: value.get_secret_value() for name, value in self._headers.items()}
-        timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
-        hooks = {"response": [self._note_response]}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as client,
-            streamable_http_client(url, http_client=client) as streams,
-        ):
-            yield streams
+    async def _connect(self) -> AsyncIterator[Any]:
+        """Start the server or reach it, and yield the streams that lead from it and to it."""
+        async with AsyncExitStack() as stack:
+            transport: AbstractAsyncContextManager[Any]
+            if self._settings.url is None:
+                program = StdioServerParameters(
+                    command=str(self._settings.command),
+                    args=list(self._settings.args),
+                    env={name: value.get_secret_value() for name, value in self._environment.items()},
+                    cwd=self._settings.cwd,
+                )
+                transport = stdio_client(program)
+            else:
+                headers = {name: value.get_secret_value() for name, value in self._headers.items()}
+                timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
+                hooks = {"response": [self._note_response]}
+                client = httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
+                await stack.enter_async_context(client)
+                transport = streamable_http_client(self._settings.url, http_client=client)
+            read_stream, write_stream = await stack.enter_async_context(transport)
+            yield _ReadStream(read_stream, self._note_end), write_stream
 
     async def _note_response(self, response: httpx2.Response) -> None:
         # The protocol: 404 to a request with a session means that the session is over, and a client that
@@ -148,11 +150,6 @@ class McpConnection:
         if call is not None:
             call.is_refused = call.is_refused or is_refused
             call.has_failed = response.status_code >= _SERVER_ERROR
-
-    @asynccontextmanager
-    async def _watch(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-        async with transport as (read_stream, write_stream):
-            yield _ReadStream(read_stream, self._note_end), write_stream
 
     def _note_end(self, *, is_cut: bool) -> None:
         self._has_ended = True

@@ -9,7 +9,7 @@ for calls whose result is still needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from functools import partial, wraps
 from threading import Thread
@@ -62,7 +62,7 @@ def make_async(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     return call
 
 
-async def wait_until_done(tasks: Collection[Future[Any]]) -> CancelledError | None:
+async def wait_until_done(*tasks: Future[Any]) -> CancelledError | None:
     """Wait until all tasks are done; return the last cancellation of the caller in the meantime."""
     import asyncio
 
@@ -93,7 +93,7 @@ class HeldCancellation:
         import asyncio
 
         task = asyncio.ensure_future(call)
-        self.error = await wait_until_done((task,)) or self.error
+        self.error = await wait_until_done(task) or self.error
         return task.result()
 
     async def complete_in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -116,6 +116,25 @@ class HeldCancellation:
         error = self.take()
         if error is not None:
             raise error
+
+
+async def run_beside(call: Callable[[Callable[[Any], None]], Awaitable[Any]]) -> AsyncGenerator[Any, None]:
+    """Run an async function as a task; yield what it passes to its argument, as soon as it does, and last its result.
+
+    Closing the iterator cancels the task, and waits for its end.
+    """
+    import asyncio
+
+    items: asyncio.Queue[Any] = asyncio.Queue()
+    task = asyncio.ensure_future(call(items.put_nowait))
+    task.add_done_callback(items.put_nowait)
+    try:
+        while (item := await items.get()) is not task:
+            yield item
+        yield task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def step_through(stream: AsyncIterator[T], runner: Runner) -> Iterator[T]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeAlias, cast
 
@@ -87,11 +88,11 @@ def check_saver_options(name: str, **options: Any) -> None:
         TypeError, ValueError: as the factory.
         MissingDependencyError: the saver needs a package that is not installed.
     """
-    factory, arguments, keywords = _bind_options(name, _SAVERS.get(name), options)
+    make = _bind_options(name, _SAVERS.get(name), options)
     # An inherited method is for another constructor, and that of a subclass may open something.
-    if "check_options" in getattr(factory, "__dict__", {}):
-        check_values: Callable[..., None] = factory.check_options  # type: ignore[attr-defined]
-        check_values(*arguments, **keywords)
+    if "check_options" in getattr(make.func, "__dict__", {}):
+        check_values: Callable[..., None] = make.func.check_options  # type: ignore[attr-defined]
+        check_values(*make.args, **make.keywords)
 
 
 def saver_names() -> list[str]:
@@ -136,8 +137,7 @@ def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
 
 
 def _make_saver(name: str, kind: _Kind, options: Mapping[str, Any]) -> BaseCheckpointSaver:
-    factory, arguments, keywords = _bind_options(name, kind, options)
-    saver: object = factory(*arguments, **keywords)
+    saver: object = _bind_options(name, kind, options)()
     if not isinstance(saver, BaseCheckpointSaver):
         raise CheckpointerConfigurationError(
             f"the saver {name!r} must be a BaseCheckpointSaver, not a {type(saver).__name__}"
@@ -145,8 +145,8 @@ def _make_saver(name: str, kind: _Kind, options: Mapping[str, Any]) -> BaseCheck
     return saver
 
 
-def _bind_options(name: str, kind: _Kind, options: Mapping[str, Any]) -> tuple[Factory, list[Any], dict[str, Any]]:
-    """Return a factory, and the positional arguments and the keywords that options stand for.
+def _bind_options(name: str, kind: _Kind, options: Mapping[str, Any]) -> partial[BaseCheckpointSaver]:
+    """Return a factory with the arguments that options stand for.
 
     Raises:
         CheckpointerConfigurationError: the factory does not take them.
@@ -156,18 +156,17 @@ def _bind_options(name: str, kind: _Kind, options: Mapping[str, Any]) -> tuple[F
             raise CheckpointerConfigurationError(
                 f"{', '.join(options)}: the store {name!r} exists already, and takes no options"
             )
-        return lambda: kind, [], {}
+        return partial(lambda: kind)
     # Not by isinstance: where the backport importlib_metadata is installed, entry points are of its
     # class.
     factory: Factory = kind if callable(kind) else kind.load()
     keywords = dict(options)
-    arguments: list[Any] = []
-    if "path" in keywords:
-        arguments.append(keywords.pop("path"))
+    arguments = [keywords.pop("path")] if "path" in keywords else []
+    make = partial(factory, *arguments, **keywords)
     try:
         signature = inspect.signature(factory)
     except ValueError:  # a builtin without a signature
-        return factory, arguments, keywords
+        return make
     known = ", ".join(signature.parameters) or "none"
     parameters = signature.parameters.values()
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -184,7 +183,7 @@ def _bind_options(name: str, kind: _Kind, options: Mapping[str, Any]) -> tuple[F
         raise CheckpointerConfigurationError(
             f"the saver {name!r} cannot be made: {error}; its options are {known} (path= is the first of them)"
         ) from error
-    return factory, arguments, keywords
+    return make
 
 
 # Each registry knows what the other one has. A saver that is installed comes before a store of the same name, and for

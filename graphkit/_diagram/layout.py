@@ -60,11 +60,7 @@ class RunPath:
     def find_jumps(self, known: Iterable[str]) -> list[tuple[str, str]]:
         """Return the steps between known nodes outside forks that follow no edge."""
         outside = set(known) - self._in_branches
-        jumps: list[tuple[str, str]] = []
-        for source, target in self.steps:
-            if not self.has_edge(source, target) and source in outside and target in outside:
-                jumps.append((source, target))
-        return jumps
+        return [step for step in self.steps if outside.issuperset(step) and not self.has_edge(*step)]
 
     def has_edge(self, source: str, target: str) -> bool:
         edge = self._edges.get(source, [])
@@ -124,12 +120,12 @@ class Arrow(NamedTuple):
 
     source: str
     target: str
-    label: str
-    is_dotted: bool
-    with_conditions: bool | None
-    """True: shown only if conditions have shapes of their own. False: only if not. None: always."""
     steps: Sequence[int]
     """The numbers of the steps that took it."""
+    label: str = ""
+    is_dotted: bool = False
+    with_conditions: bool | None = None
+    """True: shown only if conditions have shapes of their own. False: only if not. None: always."""
 
     @property
     def text(self) -> str:
@@ -208,7 +204,7 @@ class DiagramModel:
             destinations = part.destinations if isinstance(part, Node) else ()
             chosen += [(node_id, target) for target in destinations if not self._path.has_edge(node_id, target)]
         for source, target in dict.fromkeys(chosen):
-            self.arrows.append(self._make_arrow(source, target, is_dotted=True))
+            self.arrows.append(self._make_arrow(source, target)._replace(is_dotted=True))
 
     @property
     def all_shapes(self) -> list[Shape]:
@@ -243,44 +239,19 @@ class DiagramModel:
         self.shapes.append(
             Shape(name=name, label="check state", kind="condition", is_passed=bool(steps)),
         )
-        to_condition = Arrow(
-            source=self._find_name(source),
-            target=name,
-            label="",
-            is_dotted=True,
-            with_conditions=True,
-            steps=sorted(steps),
-        )
-        self.arrows.append(to_condition)
+        source_name = self._find_name(source)
+        self.arrows.append(Arrow(source_name, name, sorted(steps), is_dotted=True, with_conditions=True))
 
         for key, target in mappings.items():
-            direct = self._make_arrow(
-                source,
-                target,
-                label="" if key == target else str(key),
-                is_dotted=True,
-                with_conditions=False,
-            )
-            self.arrows.append(direct._replace(source=name, with_conditions=True))
-            self.arrows.append(direct)
+            arrow = self._make_arrow(source, target)._replace(is_dotted=True)
+            if key != target:
+                arrow = arrow._replace(label=str(key))
+            self.arrows.append(arrow._replace(source=name, with_conditions=True))
+            self.arrows.append(arrow._replace(with_conditions=False))
 
-    def _make_arrow(
-        self,
-        source: str,
-        target: str,
-        *,
-        label: str = "",
-        is_dotted: bool = False,
-        with_conditions: bool | None = None,
-    ) -> Arrow:
-        return Arrow(
-            source=self._find_name(source),
-            target=self._find_name(target),
-            label=label,
-            is_dotted=is_dotted,
-            with_conditions=with_conditions,
-            steps=self._path.steps.get((source, target), ()),
-        )
+    def _make_arrow(self, source: str, target: str) -> Arrow:
+        steps = self._path.steps.get((source, target), ())
+        return Arrow(self._find_name(source), self._find_name(target), steps)
 
     def _find_name(self, node_id: str) -> str:
         if node_id not in self._names_of:

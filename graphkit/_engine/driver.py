@@ -525,7 +525,7 @@ async def adrive_live(
         raise
     finally:
         requests.put_nowait(False)
-        await wait_until_done((task,))
+        await wait_until_done(task)
         if not task.cancelled():
             task.result()
 

@@ -360,7 +360,7 @@ class AsyncPool:
         self.futures.withdraw(Withdraw(self.running))
         for ticket in self.running.keys() - self.futures.by_ticket.keys():
             self.running[ticket].cancel()
-        await wait_until_done([*self.running.values()])  # to be cancelled again changes nothing
+        await wait_until_done(*self.running.values())  # to be cancelled again changes nothing
 
     async def withdraw(self, request: Withdraw) -> None:
         """Cancel those of several tasks that have not started."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, S
 
 from graphkit._options import check_count, check_executor, show_options
 from graphkit._public_names import JavaBuilder, JavaNames, NameElsewhere
-from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context
+from graphkit._records.context import ABSENT, CURRENT_NODE_CONTEXT, NodeContext, require_node_context, setting
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
@@ -582,11 +582,8 @@ def acting_as(principal: Any) -> Iterator[None]:
     Args:
         principal: what the policies of the application know: a name, or an object. None is nobody.
     """
-    token = _ACTING.set(_Acting(principal, find_run()))
-    try:
+    with setting(_ACTING, _Acting(principal, find_run())):
         yield
-    finally:
-        _ACTING.reset(token)
 
 
 def get_principal(config: RunnableConfig | None = None) -> Any:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from graphkit.errors import GraphRunnerError, InterruptExpiredError
 
 if TYPE_CHECKING:
     from graphkit._records.config import RunnableConfig
+
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def setting(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """Set a context variable for a block of code."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 class _Absent:

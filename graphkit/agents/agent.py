@@ -8,12 +8,13 @@ from typing import Any, Self, final, overload
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
+from graphkit._records.context import setting
 from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot
 from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.agents.messages import check_messages, make_sendable
 from graphkit.agents.state import MESSAGES
-from graphkit.agents.steps import text_unread
+from graphkit.agents.steps import IS_TEXT_READ
 from graphkit.agents.thread_ids import ThreadIDManager, check_thread_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
@@ -95,7 +96,7 @@ class Agent:
             GraphRunnerError: steps or tools are asynchronous: use `arun`; or a step failed.
         """
         graph, given, config = self._prepare("run", state, thread_id, checkpoint_id)
-        with text_unread():
+        with setting(IS_TEXT_READ, False):
             return graph.invoke(given, config)
 
     async def arun(
@@ -103,7 +104,7 @@ class Agent:
     ) -> AgentState:
         """As `run`. Synchronous steps run in threads."""
         graph, given, config = self._prepare("arun", state, thread_id, checkpoint_id)
-        with text_unread():
+        with setting(IS_TEXT_READ, False):
             return await graph.ainvoke(given, config)
 
     @overload

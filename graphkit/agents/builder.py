@@ -25,7 +25,6 @@ from graphkit.agents.configuration import (
 from graphkit.agents.models import make_model
 from graphkit.agents.state import DefaultState, parse_state_type
 from graphkit.agents.steps import ChatStep
-from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, collect_tools
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
 
@@ -301,14 +300,16 @@ class _Assembly:
 
     def finish(self) -> Agent:
         """Compile the graph, and return the agent."""
-        thread_id = self.config.thread_id or "uuid"
-        ids = thread_id.make_manager() if isinstance(thread_id, ThreadIdSettings) else ThreadIDManager(thread_id)
+        thread_id = self.config.thread_id or ThreadIdSettings()
+        if isinstance(thread_id, str):
+            thread_id = ThreadIdSettings(strategy=thread_id)
+        require_object(thread_id.generator_func, "thread_id.generator_func")
         with self.placed_errors("checkpointer"):
             graph = self.compile()
         return Agent(
             graph,
             name=self.config.name,
-            generate_thread_id=ids.generate,
+            generate_thread_id=thread_id.make_manager().generate,
             resources=self.resources,
             has_chat=self._has_chat,
         )

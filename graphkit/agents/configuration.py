@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, final
 
 from pydantic import (
@@ -33,6 +31,7 @@ from pydantic import (
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
 from graphkit._plan.retry import RetryPolicy
+from graphkit._records.context import setting
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import (
     IN_CODE,
@@ -62,31 +61,10 @@ _T = TypeVar("_T")
 
 # Files
 
-
-@final
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loading:
-    """A file that is being loaded: what the names in it stand for."""
-
-    state_types: Mapping[str, type]
-    """The state types that it may name without their module."""
-    file: YamlFile
-    load_inner: Callable[[FilePath], AgentConfig]
-    """Loads the file of an agent in it; a relative path starts at its directory."""
-
-
-LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
-"""None: the configuration is plain data, or made in code. Nothing is imported then."""
-
-
-@contextmanager
-def _outside_of_file() -> Iterator[None]:
-    """Let code run that the file names or needs: what it configures inside the block is no part of the file."""
-    token = LOADING.set(None)
-    try:
-        yield
-    finally:
-        LOADING.reset(token)
+LOADING: Final[ContextVar[Mapping[str, type] | None]] = ContextVar("graphkit_loading", default=None)
+"""While a file is loaded: the state types that it may name without their module. None: the configuration is plain data,
+or made in code. Nothing is imported then. Code that the file names or needs runs with None, too: what it configures is
+no part of the file."""
 
 
 # The model of a step
@@ -139,7 +117,7 @@ class _Endpoint(Settings):
     """The name of the model at the provider."""
     base_url: Annotated[str, AfterValidator(_check_base_url)] | None = None
     """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
-    api_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = None
+    api_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = Field(default=None, exclude=True)
     """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
     api_key_env: Variable | None = "OPENAI_API_KEY"
     """The environment variable that has the key; `null` if the server needs none."""
@@ -230,12 +208,6 @@ class ModelSettings(_Endpoint):
                 "another one in api_key_env (null if the server needs no key)"
             )
         return check_key(value, f"the environment variable {self.api_key_env}")
-
-    def dump(self, path: Path = ()) -> dict[str, Any]:
-        """As in Settings, without the key: what is loaded takes it from the environment."""
-        plain = super().dump(path)
-        plain.pop("api_key", None)
-        return plain
 
 
 REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if name not in _Endpoint.model_fields)
@@ -337,7 +309,7 @@ class CheckpointerConfig(Settings):
         if LOADING.get() is None:
             return self
         try:
-            with _outside_of_file():
+            with setting(LOADING, None):
                 self.check()
         except MissingDependencyError:
             pass  # a file can be read where the package of its saver is missing; `build` needs it
@@ -511,18 +483,22 @@ STEP_TYPES: Final = ("llm", "function", "agent")
 # Values that a file names, and code gives
 
 
+def _look_up(reference: str) -> Any:
+    """Return what a reference stands for if a file is being loaded, and else the reference."""
+    if LOADING.get() is None:
+        return check_reference(reference)
+    with setting(LOADING, None):
+        return resolve_reference(reference)
+
+
 def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
     """Return what a reference stands for if a file is being loaded; other values as they are."""
     if not isinstance(value, str):
         if check(value):
             return value
         raise ValueError(f"must be module:name, not {type(value).__name__}")
-    check_reference(value)
-    if LOADING.get() is None:
-        return value
-    with _outside_of_file():
-        found = resolve_reference(value)
-    if not check(found):
+    found = _look_up(value)
+    if found is not value and not check(found):
         raise ValueError(f"{value} is a {type(found).__name__}, which cannot be called")
     return found
 
@@ -567,24 +543,20 @@ def _read_state_type(value: Any) -> Any:
         if isinstance(value, int | float | list | None):
             raise ValueError(f"must be module:name, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
         return value
-    is_bare = value.isidentifier()
-    if not is_bare:
-        check_reference(value)
-    loading = LOADING.get()
-    if loading is None:
-        return value
-    if not is_bare:
-        with _outside_of_file():
-            found = resolve_reference(value)
-        parse_state_type(found, with_messages=False)
+    known = LOADING.get()
+    if not value.isidentifier():
+        found = _look_up(value)
+        if known is not None:
+            parse_state_type(found, with_messages=False)
         return found
-    if value not in loading.state_types:
-        known = ", ".join(sorted(loading.state_types))
+    if known is None:
+        return value
+    if value not in known:
         raise ValueError(
-            f"there is no state type {value!r}; known are {known}. Write module:name, or give the class to "
-            f"load_agent(..., state_types=[{value}])"
+            f"there is no state type {value!r}; known are {', '.join(sorted(known))}. Write module:name, or give the "
+            f"class to load_agent(..., state_types=[{value}])"
         )
-    return loading.state_types[value]
+    return known[value]
 
 
 Reference = Annotated[
@@ -776,18 +748,6 @@ class AgentStepSettings(Settings):
     """The file of the agent; a relative path starts at the directory of this file."""
     checkpointer: CheckpointerEntry | None = None
     """The saver of this agent alone. Without it, the saver of the outer agent keeps its checkpoints."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _load_file(cls, data: Any) -> Any:
-        """Put the agent of a file in place of its name, if the file with the step is being loaded."""
-        # Before the fields are validated, so that the step never holds both: what is built, written and compared
-        # does not depend on whether the agent stood in a file of its own.
-        loading = LOADING.get()
-        file = data.get("file")
-        if loading is None or not isinstance(file, str) or data.get("agent") is not None:
-            return data
-        return {**data, "agent": loading.load_inner(FilePath(file)), "file": None}
 
     @model_validator(mode="after")
     def _check_agent(self) -> Self:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED, jsonrpc_message_adapter
 from pydantic import SecretStr, ValidationError
 
+from graphkit._records.context import setting
 from graphkit._wording import describe_error
 from graphkit.agents.configuration import McpServerSettings
 from graphkit.agents.messages import to_plain
@@ -96,6 +97,8 @@ class McpConnection:
         """Whether the server has ended the connection."""
         self._calls: set[asyncio.Future[None]] = set()
         """The ends of the calls on their way."""
+        self._failure: BaseException | None = None
+        """Why the client has failed, when its task has ended."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
         self._task = asyncio.create_task(self._hold(), name=f"mcp {name}", context=Context())
 
@@ -110,30 +113,32 @@ class McpConnection:
     async def _hold(self) -> None:
         # The only place where the client is entered and left. If the connection breaks, the client cancels this
         # task, and none of those that call.
-        if self._settings.url is not None:
-            transport = self._connect_over_http(self._settings.url)
-        else:
-            program = StdioServerParameters(
-                command=str(self._settings.command),
-                args=list(self._settings.args),
-                env={name: value.get_secret_value() for name, value in self._environment.items()},
-                cwd=self._settings.cwd,
-            )
-            transport = stdio_client(program)
-        async with Client(self._watch(transport)) as client:
+        async with Client(self._connect()) as client:
             self._ready.set_result(client)
             await self._stop.wait()
 
     @asynccontextmanager
-    async def _connect_over_http(self, url: str) -> AsyncIterator[Any]:
-        headers = {name: value.get_secret_value() for name, value in self._headers.items()}
-        timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
-        hooks = {"response": [self._note_response]}
-        async with (
-            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as client,
-            streamable_http_client(url, http_client=client) as streams,
-        ):
-            yield streams
+    async def _connect(self) -> AsyncIterator[Any]:
+        """Start the server or reach it, and yield the streams that lead from it and to it."""
+        async with AsyncExitStack() as stack:
+            transport: AbstractAsyncContextManager[Any]
+            if self._settings.url is None:
+                program = StdioServerParameters(
+                    command=str(self._settings.command),
+                    args=list(self._settings.args),
+                    env={name: value.get_secret_value() for name, value in self._environment.items()},
+                    cwd=self._settings.cwd,
+                )
+                transport = stdio_client(program)
+            else:
+                headers = {name: value.get_secret_value() for name, value in self._headers.items()}
+                timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
+                hooks = {"response": [self._note_response]}
+                client = httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks)
+                await stack.enter_async_context(client)
+                transport = streamable_http_client(self._settings.url, http_client=client)
+            read_stream, write_stream = await stack.enter_async_context(transport)
+            yield _ReadStream(read_stream, self._note_end), write_stream
 
     async def _note_response(self, response: httpx2.Response) -> None:
         # The protocol: 404 to a request with a session means that the session is over, and a client that
@@ -145,11 +150,6 @@ class McpConnection:
         if call is not None:
             call.is_refused = call.is_refused or is_refused
             call.has_failed = response.status_code >= _SERVER_ERROR
-
-    @asynccontextmanager
-    async def _watch(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-        async with transport as (read_stream, write_stream):
-            yield _ReadStream(read_stream, self._note_end), write_stream
 
     def _note_end(self, *, is_cut: bool) -> None:
         self._has_ended = True
@@ -195,16 +195,15 @@ class McpConnection:
         # The client sends each request in the context of the task that asks, where `_note_response` finds the call.
         # When the connection ends, it fails each request on its way.
         sent = _Call()
-        variable = _CALL.set(sent)
         end = asyncio.get_running_loop().create_future()
         self._calls.add(end)
         try:
-            return await operation(self._ready.result())
+            with setting(_CALL, sent):
+                return await operation(self._ready.result())
         except Exception as failure:  # noqa: BLE001 - the client may raise anything, and its errors may show a secret
             error = failure
         finally:
             # Also if the caller was cancelled. The connection stays usable for the other calls.
-            _CALL.reset(variable)
             self._calls.discard(end)
             end.set_result(None)
 
@@ -252,11 +251,12 @@ class McpConnection:
         """Cancel the task, and wait until the server that it started is gone."""
         self._task.cancel()
         await asyncio.wait({self._task})
-        _take_error(self._task)
+        if not self._task.cancelled():
+            self._failure = self._task.exception()  # retrieving it keeps asyncio from logging it
 
     def _explain_end(self, reason: str = "") -> str:
         """Return why the connection ended, or a reason that is known already if the client does not say."""
-        found = _take_error(self._task)
+        found = self._failure
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
         where = self._where
@@ -301,10 +301,3 @@ class _ReadStream:
                 message = jsonrpc_message_adapter.validate_python(to_plain(json.loads(line)), by_name=False)
                 received = SessionMessage(message)
         return received
-
-
-def _take_error(task: asyncio.Future[Any]) -> BaseException | None:
-    """Return why a task failed, or None. Retrieving it keeps asyncio from logging it."""
-    if not task.done() or task.cancelled():
-        return None
-    return task.exception()

@@ -80,19 +80,16 @@ def check_messages(messages: Any) -> None:
     if not isinstance(messages, list | tuple):
         return
     for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise _wrong_entry(number, type(message).__name__)
-        role = message.get("role")
-        if role not in ROLES:
-            raise _wrong_entry(number, f"the role {role!r}")
-
-
-def _wrong_entry(number: int, found: str) -> ValueError:
-    known = ", ".join(ROLES)
-    return ValueError(
-        f"messages[{number}] must be a mapping such as {{'role': 'user', 'content': 'Hello'}}, not {found}; "
-        f"the roles are {known}"
-    )
+        found = type(message).__name__
+        if isinstance(message, Mapping):
+            role = message.get("role")
+            if role in ROLES:
+                continue
+            found = f"the role {role!r}"
+        raise ValueError(
+            f"messages[{number}] must be a mapping such as {{'role': 'user', 'content': 'Hello'}}, not {found}; "
+            f"the roles are {', '.join(ROLES)}"
+        )
 
 
 def as_reply(reply: Any) -> Message:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
@@ -31,7 +31,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler  # pydantic
 
 from graphkit._options import import_yaml
 from graphkit._plan.retry import RetryPolicy
-from graphkit._wording import describe_error, simplify_message
+from graphkit._wording import describe_error, simplify_message, suggest
 from graphkit.agents.tools import Tool
 from graphkit.errors import (
     AgentConfigurationError,
@@ -102,6 +102,8 @@ def require_package(name: str) -> None:
 
 _NO_MAPPING: Final = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """The types of pydantic's errors about a value in place of settings or of another mapping."""
+_KEYS: Final[dict[str, Sequence[str]]] = {}
+"""The keys of each class of settings, by the name of the class, which pydantic's errors have."""
 
 
 class Problem(NamedTuple):
@@ -147,6 +149,10 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise self.error_class(_describe_problems(error)) from error
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        _KEYS[cls.__name__] = list(cls.model_fields)
+
     # A validator of the mode "before" would run inside the constructor, which cannot take such keys.
     @model_validator(mode="wrap")
     @classmethod
@@ -191,10 +197,12 @@ class Settings(BaseModel):
         """
         plain: dict[str, Any] = {}
         for name, value in self.set_fields():
+            field = type(self).model_fields[name]
+            if field.exclude:  # a key, which what is loaded takes from the environment
+                continue
             # An empty value that is the default says nothing. Others do: no tools of a server are not all of them.
-            default = type(self).model_fields[name].get_default(call_default_factory=True)
             is_empty = value is None or (isinstance(value, list | dict) and not value)
-            if not is_empty or value != default:
+            if not is_empty or value != field.get_default(call_default_factory=True):
                 plain[name] = dump_value(value, (*path, name))
         return plain
 
@@ -287,12 +295,9 @@ def _describe_problems(error: ValidationError) -> str:
     return "; ".join(map(str, problems))
 
 
-def find_problems(error: ValidationError) -> list[Problem]:
+def find_problems(error: ValidationError, prefix: Path = ()) -> list[Problem]:
     """Return what is wrong, each problem once, with the problems inside of nested settings."""
-    return list(dict.fromkeys(_problems_in(error, ())))
-
-
-def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
+    found: list[Problem] = []
     for problem in error.errors():
         # The path has three parts: that of the outer settings, what pydantic knows, and what our validator knows.
         # Parts in brackets are no keys of the configuration, but the tags of unions, and `[key]`.
@@ -302,10 +307,15 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
         # The constructor of nested settings raises one of our errors, whose cause has the details.
         cause = getattr(raised, "__cause__", None)
         if isinstance(cause, ValidationError):
-            yield from _problems_in(cause, path)
-        else:
-            is_no_mapping = problem["type"] in _NO_MAPPING
-            yield Problem(path, "must be a mapping" if is_no_mapping else simplify_message(problem["msg"]))
+            found += find_problems(cause, path)
+            continue
+        reason = simplify_message(problem["msg"])
+        if problem["type"] in _NO_MAPPING:
+            reason = "must be a mapping"
+        elif problem["type"] == "extra_forbidden":
+            reason += suggest(str(path[-1]), _KEYS.get(error.title, ()), most=1)
+        found.append(Problem(path, reason))
+    return list(dict.fromkeys(found))
 
 
 _FORM: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -488,7 +498,7 @@ class YamlFile:
         self.written: dict[str, str] = {}
         root = self._parse()
         try:
-            self.data: dict[str, Any] = self._read(root, (), ())
+            self.data: dict[str, Any] = self._read(root, root, (), ())
         except RecursionError as error:
             raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
 
@@ -531,24 +541,20 @@ class YamlFile:
             f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
         )
 
-    # From nodes to plain data. `parents` are the nodes around a node.
+    # From nodes to plain data. `key_node` has the line of a value: its key, or in a list itself. `parents` are the
+    # nodes around a node.
 
-    def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
+    def _read(self, node: Any, key_node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
+        self._lines[path] = _line_of(key_node)
         self._visit(node, path, parents)
+        inside = (*parents, node)
         if node.id == "mapping" and node.tag == _MAPPING:
             found: dict[str, Any] = {}
-            for key, (key_node, value_node) in self._entries(node, path, parents).items():
-                place = (*path, key)
-                self._lines[place] = _line_of(key_node)
-                found[key] = self._read(value_node, place, (*parents, node))
+            for key, (at, value) in self._entries(node, path, parents).items():
+                found[key] = self._read(value, at, (*path, key), inside)
             return found
         if node.id == "sequence" and node.tag == _SEQUENCE:
-            items: list[Any] = []
-            for index, item in enumerate(node.value):
-                place = (*path, index)
-                self._lines[place] = _line_of(item)
-                items.append(self._read(item, place, (*parents, node)))
-            return items
+            return [self._read(item, item, (*path, index), inside) for index, item in enumerate(node.value)]
         if node.id == "scalar" and node.tag in _TEXTS:
             return self._replace_variables(node, path)
         if node.id == "scalar" and node.tag in _SCALARS:
@@ -568,9 +574,8 @@ class YamlFile:
         self._count += 1
         if self._count > _MOST_VALUES:
             raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
-        for parent in parents:
-            if parent is node:
-                raise self._error_at(node, "contains itself: the anchors form a cycle", path)
+        if any(parent is node for parent in parents):
+            raise self._error_at(node, "contains itself: the anchors form a cycle", path)
 
     def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, tuple[Any, Any]]:
         """Return the nodes of each key of a mapping and of its value, with what the mapping merges."""

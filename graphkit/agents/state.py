@@ -337,8 +337,11 @@ class CheckpointData:
             if name not in given:
                 raise CheckpointFormatError(_WHERE, f"{name} is missing")
         values = JsonValueCodec(types)
-        given["state"] = _decode(values, given["state"], "state")
-        given["metadata"] = _decode(values, given["metadata"], "metadata")
+        for name in ("state", "metadata"):
+            try:
+                given[name] = values.decode(given[name])
+            except ValueError as error:
+                raise CheckpointFormatError(_WHERE, f"{name} is damaged: {error}") from error
         given["timestamp"] = _parse_time(given["timestamp"])
         return cls(**given)
 
@@ -361,13 +364,6 @@ def _check_version(version: object) -> None:
     minor = int(parts[2])
     if (major, minor) > _NEWEST:
         raise CheckpointFormatError(_WHERE, f"version {version} is newer than {VERSION}; install a newer graphkit")
-
-
-def _decode(values: JsonValueCodec, given: Any, name: str) -> Any:
-    try:
-        return values.decode(given)
-    except ValueError as error:
-        raise CheckpointFormatError(_WHERE, f"{name} is damaged: {error}") from error
 
 
 def _parse_time(given: Any) -> datetime:

@@ -5,8 +5,8 @@ While a model answers, its request runs on a thread or as a task, and the step y
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar, copy_context
 from copy import copy
 from functools import partial
@@ -17,7 +17,7 @@ from graphkit._build.state_graph import StateGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL
 from graphkit._records.output import Command
-from graphkit._to_thread import JobThread, unwrap_outcome
+from graphkit._to_thread import JobThread, run_beside, unwrap_outcome
 from graphkit.agents.configuration import LlmStepSettings
 from graphkit.agents.messages import Message, TextHandler, as_reply, to_plain
 from graphkit.agents.models import FunctionModel, Model
@@ -28,16 +28,6 @@ IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", defa
 """Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""
 GRACE: Final = 1.0
 """Seconds for which a stream that is closed waits for its request to end."""
-
-
-@contextmanager
-def text_unread() -> Iterator[None]:
-    """Run code whose caller does not read the text of models while it arrives."""
-    token = IS_TEXT_READ.set(False)
-    try:
-        yield
-    finally:
-        IS_TEXT_READ.reset(token)
 
 
 class _ClosedError(Exception):
@@ -84,31 +74,16 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
 
 async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncGenerator[str | Message, None]:
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
-    import asyncio  # 25 ms to import, and only asynchronous runs need it
-
-    queue: asyncio.Queue[str | None] = asyncio.Queue()
-
-    async def work() -> Message:
-        try:
-            return await request(lambda text: queue.put_nowait(text) if text else None)
-        finally:
-            queue.put_nowait(None)
-
-    task = asyncio.ensure_future(work())
     is_streamed = False
-    try:
-        while (piece := await queue.get()) is not None:
+    async with aclosing(run_beside(request)) as items:
+        async for item in items:
+            if item == "":
+                continue
+            if not isinstance(item, str) and not is_streamed:
+                for text in _whole_text(item):
+                    yield text
             is_streamed = True
-            yield piece
-        reply = await task
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
-    if not is_streamed:
-        for text in _whole_text(reply):
-            yield text
-    yield reply
+            yield item
 
 
 def _whole_text(reply: Any) -> list[str]:

@@ -93,7 +93,8 @@ class ToolSignature:
                 annotation accepts any JSON value.
 
         Raises:
-            TypeError: a parameter cannot be passed by name, or its annotation has no JSON schema.
+            TypeError: a parameter cannot be passed by name, or its annotation has no JSON schema; or the function is
+                a method without its object.
         """
         self.config_parameter: str | None = None
         fields: dict[str, Any] = {}
@@ -151,6 +152,8 @@ def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Para
         raise TypeError(f"the signature of tool {name!r} cannot be read: {error}") from error
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            raise TypeError(f"tool {name!r} is a method without its object: give a method of an object")
         refusal = _REFUSED_KINDS.get(parameter.kind)
         if refusal is not None:
             raise TypeError(

@@ -10,11 +10,12 @@ from typing import Any, Final, final
 
 from pydantic import SecretStr, ValidationError
 
+from graphkit._records.context import setting
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.builder import AgentBuilderDirector, check_agent
-from graphkit.agents.configuration import LOADING, AgentConfig, Loading
-from graphkit.agents.settings import KeyProblemError, YamlFile, find_problems
+from graphkit.agents.configuration import LOADING, AgentConfig
+from graphkit.agents.settings import Path, YamlFile, find_problems
 from graphkit.agents.state import DefaultState
 from graphkit.errors import AgentConfigurationError, AgentFileNotFoundError
 
@@ -116,8 +117,6 @@ class _Loader:
                 raise ValueError(f"two state_types are named {checked.__name__}: name one as module:name in the file")
         self._state_types = {**{known.__name__: known for known in _OWN_STATE_TYPES}, **given}
         self._outer: list[FilePath] = []
-        self._failure: AgentConfigurationError | None = None
-        """What is wrong with an inner file. The validation of the outer one would report it without its place."""
 
     def load(self, path: FilePath) -> AgentConfig:
         """Read a file, with the functions and classes in place of their names.
@@ -127,35 +126,36 @@ class _Loader:
         """
         file = YamlFile(path, self._environment)
         self._outer.append(path.resolve())
-
-        def load_inner(name: FilePath) -> AgentConfig:
-            inner = path.parent / name
-            if inner.resolve() in self._outer:
-                raise KeyProblemError(f"{inner} contains itself", "file")
-            # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`,
-            # so it is kept, and raised below as it is: it names the inner file and the line there.
-            try:
-                if not inner.exists():
-                    raise AgentFileNotFoundError(f"there is no such file; {path} names it", file=str(inner))
-                return self.load(inner)
-            except AgentConfigurationError as error:
-                self._failure = error
-                raise
-
-        token = LOADING.set(Loading(state_types=self._state_types, file=file, load_inner=load_inner))
+        self._load_inner(file, file.data, ())
+        self._outer.pop()
         try:
-            config = AgentConfig.model_validate(file.data)
+            with setting(LOADING, self._state_types):
+                config = AgentConfig.model_validate(file.data)
         except ValidationError as error:
-            if self._failure is not None:
-                # Not from `error`: the failure is a part of that, so whoever follows the causes would find no end.
-                raise self._failure from self._failure.__cause__
             raise _combine_problems(file, error) from error
-        finally:
-            LOADING.reset(token)
-            self._outer.pop()
         config.set_place(file)
         self.loaded.append((config, file))
         return config
+
+    def _load_inner(self, file: YamlFile, agent: Mapping[str, Any], place: Path) -> None:
+        """Put the agents that have files of their own into the data of an agent, in place of the names of the files."""
+        # Before the data are validated, so that a step never holds both: what is built, written and compared does not
+        # depend on whether an agent stood in a file of its own. What is no agent and no step, the validation refuses.
+        steps = agent.get("steps")
+        if not isinstance(steps, list):
+            return
+        for index, step in enumerate(steps):
+            match step:
+                case {"type": "agent", "agent": dict(inner)}:
+                    self._load_inner(file, inner, (*place, "steps", index, "agent"))
+                case {"type": "agent", "file": str(name)} if step.get("agent") is None:
+                    path = FilePath(file.path).parent / name
+                    if not path.exists():
+                        raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(path))
+                    if path.resolve() in self._outer:
+                        raise file.make_error(f"{path} contains itself", (*place, "steps", index, "file"))
+                    step["agent"] = self.load(path)
+                    del step["file"]
 
 
 def _combine_problems(file: YamlFile, error: ValidationError) -> AgentConfigurationError:

@@ -281,15 +281,13 @@ class CheckpointManager:
             clean: only those that are clean, or only those that are not.
             node_id: only those after this node.
         """
-        history = self.saver.history(RunnableConfig(run_id))
-        infos = [*reversed(history)]
-        if kind is not None:
-            infos = [info for info in infos if info.metadata.get(_KIND) == kind]
-        if clean is not None:
-            infos = [info for info in infos if _is_clean(info) == clean]
-        if node_id is not None:
-            infos = [info for info in infos if info.node_id == node_id]
-        return infos
+        return [
+            info
+            for info in reversed(self.saver.history(RunnableConfig(run_id)))
+            if kind in (None, info.metadata.get(_KIND))
+            if clean in (None, _is_clean(info))
+            if node_id in (None, info.node_id)
+        ]
 
     @_warn_on_error(list)
     def list_runs(

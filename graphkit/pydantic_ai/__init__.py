@@ -11,7 +11,7 @@ calls are recorded one by one. If it ends with tools that wait for an approval o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit._records.output import Command, GraphResume, StreamingOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._to_thread import iterate
+from graphkit._to_thread import iterate, run_beside
 from graphkit._values.channels import Channels
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, MissingDependencyError
 
@@ -144,27 +144,22 @@ class DurableAgent(Generic[_OutputT]):
 
     async def _run_agent(self, state: Mapping[str, Any], *, deps: Any, is_streamed: bool) -> AsyncIterator[Any]:
         """Run the agent of pydantic-ai once; yield its events, and the update last."""
+
         # pydantic-ai hands events to a callback, in the middle of the call of a model or a tool, and a node yields its
-        # chunks. So the agent runs as a task, and a queue leads from the callback to the node; None ends it.
-        events: asyncio.Queue[AgentStreamEvent | None] = asyncio.Queue()
+        # chunks. So the agent runs as a task.
+        async def run(emit: Callable[[AgentStreamEvent], None]) -> Command:
+            async def forward(context: RunContext[Any], stream: Any) -> None:  # noqa: ARG001 - of the interface
+                async for event in stream:
+                    emit(event)
 
-        async def forward(context: RunContext[Any], stream: Any) -> None:  # noqa: ARG001 - of the interface
-            async for event in stream:
-                events.put_nowait(event)
+            durability = self._records.Durability(forward if is_streamed else None)
+            arguments = self._records.make_arguments(state)
+            result = await self.agent.run(**arguments, deps=deps, capabilities=[durability])
+            return Command(update=self._records.make_update(result.output, result.new_messages()))
 
-        durability = self._records.Durability(forward if is_streamed else None)
-        work = asyncio.ensure_future(
-            self.agent.run(**self._records.make_arguments(state), deps=deps, capabilities=[durability])
-        )
-        work.add_done_callback(lambda _: events.put_nowait(None))
-        try:
-            while (event := await events.get()) is not None:
-                yield event
-            result = await work
-        finally:
-            work.cancel()
-            await asyncio.wait({work})
-        yield Command(update=self._records.make_update(result.output, result.new_messages()))
+        async with aclosing(run_beside(run)) as items:
+            async for item in items:
+                yield item
 
     async def _make_input(self, graph: CompiledGraph, prompt: _Prompt, config: RunnableConfig) -> Any:
         """Return the input of the graph.

@@ -110,6 +110,7 @@ def test_names_alone_are_never_imported():
         ({"steps": [chat | {"tools": [{"function": "m:f"}]}]}, "Invalid step 0: function"),
         ({"steps": [chat], "tools": [application.search, "m:f"]}, "tools"),
         ({"steps": [chat], "state_type": "m:f"}, "state_type"),
+        ({"steps": [chat], "thread_id": {"strategy": "custom", "generator_func": "m:f"}}, "thread_id.generator_func"),
     ):
         with pytest.raises(AgentConfigurationError, match=f"^{place}: is still the name 'm:f', which only load_agent"):
             AgentBuilderDirector(AgentConfig.from_dict(data)).build()
@@ -143,7 +144,7 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key():
 
 def test_a_wrong_key_is_named():
     for change, message in (
-        ({"nmae": "x"}, "nmae: is unknown"),
+        ({"nmae": "x"}, "nmae: is unknown; did you mean 'name'"),
         ({"steps": [{"type": "llm", "model": "m"}]}, r"steps\[0\].model: must be provider:model"),
         ({"steps": [{"type": "function", "function": "f"}]}, r"steps\[0\].function: must be module:name"),
         ({"steps": [{"type": "function", 1: "x"}]}, r"steps\[0\]: keys must be text, not 1"),

@@ -312,9 +312,7 @@ def test_an_answer_that_cannot_be_used_is_asked_for_again(run, till, useless):
     assert waiting.payload["error"]
     assert waiting.payload["id"] == "c1"
     assert till.sold == []
-    state = run(agent, GraphResume(True), "t")
-
-    assert contents(state) == ['{"sold":"tea","amount":1}']
+    assert contents(run(agent, GraphResume(True), "t")) == ['{"sold":"tea","amount":1}']
 
 
 @pytest.mark.sweep(ALL)
@@ -491,7 +489,7 @@ def yields(value: int):
 
 
 def test_a_function_that_cannot_be_a_tool_is_refused():
-    for function in (takes_any, takes_keywords, takes_positions, takes_opaque, takes_unknown, yields):
+    for function in (takes_any, takes_keywords, takes_positions, takes_opaque, takes_unknown, yields, Till.add):
         with pytest.raises(TypeError, match=function.__name__):
             tool(function)
 

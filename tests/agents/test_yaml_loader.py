@@ -445,10 +445,11 @@ class ModelState(BaseModel):
 
 @pytest.mark.parametrize("state_type", [TravelState, TypedState, ModelState], ids=lambda one: one.__name__)
 def test_a_state_type_of_the_application_is_named_without_its_module(write, state_type):
-    path = write(f"state_type: {state_type.__name__}\n{STEPS}")
+    path = write(f"state_type: {state_type.__name__}\nthread_id: timestamp\n{STEPS}")
     config = load_agent_config(path, state_types=[TravelState, TypedState, ModelState, TravelState])
     assert config.to_dict()["state_type"] == f"{__name__}:{state_type.__name__}"
     agent = load_agent(path, state_types=iter([state_type]))
+    assert agent.new_thread_id() < agent.new_thread_id()
     assert agent.run({"city": "Graz", "messages": [{"role": "user", "content": "x"}]})["city"] == "Graz"
 
 

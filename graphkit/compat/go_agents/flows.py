@@ -24,6 +24,8 @@ from graphkit._to_thread import finish_in_thread
 from graphkit.errors import GraphRunnerError
 
 _MAX_WORKERS: Final = 16
+_Quantify = Callable[[Iterable[bool]], bool]
+"""`all` or `any`."""
 
 
 # Predicates
@@ -59,14 +61,17 @@ def not_(predicate: Callable[[Any], Any]) -> Predicate:
 
 def and_(*predicates: Callable[[Any], Any]) -> Predicate:
     """True if all predicates are true, or if there are none. Stops at the first that is false."""
-    names = " and ".join(map(_get_name, predicates))
-    return Predicate(f"({names})", partial(_are_all, [*map(_as_predicate, predicates)]))
+    return _combine(all, " and ", predicates)
 
 
 def or_(*predicates: Callable[[Any], Any]) -> Predicate:
     """True if any predicate is true; false if there are none. Stops at the first that is true."""
-    names = " or ".join(map(_get_name, predicates))
-    return Predicate(f"({names})", partial(_is_any, [*map(_as_predicate, predicates)]))
+    return _combine(any, " or ", predicates)
+
+
+def _combine(quantify: _Quantify, word: str, predicates: Sequence[Callable[[Any], Any]]) -> Predicate:
+    names = word.join(map(_get_name, predicates))
+    return Predicate(f"({names})", partial(_ask_each, quantify, [*map(_as_predicate, predicates)]))
 
 
 def _true(_state: Any) -> bool:
@@ -85,12 +90,8 @@ def _is_not(predicate: Callable[[Any], Any], state: Any) -> bool:
     return not predicate(state)
 
 
-def _are_all(predicates: Sequence[Callable[[Any], Any]], state: Any) -> bool:
-    return all(predicate(state) for predicate in predicates)
-
-
-def _is_any(predicates: Sequence[Callable[[Any], Any]], state: Any) -> bool:
-    return any(predicate(state) for predicate in predicates)
+def _ask_each(quantify: _Quantify, predicates: Sequence[Predicate], state: Any) -> bool:
+    return quantify(predicate(state) for predicate in predicates)
 
 
 always: Final = Predicate("always", _true)

@@ -115,31 +115,23 @@ class State:
 
     def set(self, key: str, value: Any) -> State:
         """Set a key to a value, which is frozen."""
-        changed = self._with(_data={**self._data, key: value})
-        _emit(changed, "state.set", key=key)
-        return changed
+        return _emit(self._with(_data={**self._data, key: value}), "state.set", key=key)
 
     def merge(self, other: State | Mapping[str, Any]) -> State:
         """Merge another state's data and secrets into this one; the other's values win.
 
         Run id, node, timestamp and observer remain those of this State.
         """
+        data: Any = other
         secrets = dict(self._secrets)
-        data: Mapping[str, Any]
         if isinstance(other, State):
             data = other._data  # noqa: SLF001 - its own class
             secrets.update(other._secrets)  # noqa: SLF001 - its own class
-        else:
-            data = other
-        changed = self._with(_data={**self._data, **data}, _secrets=secrets)
-        _emit(changed, "state.merge", keys=list(data))
-        return changed
+        return _emit(self._with(_data={**self._data, **data}, _secrets=secrets), "state.merge", keys=list(data))
 
     def clone(self) -> State:
         """Return an equal State, independent of this one: O(1)."""
-        copy = self._with()
-        _emit(copy, "state.clone")
-        return copy
+        return _emit(self._with(), "state.clone")
 
     # Provenance
 
@@ -371,10 +363,10 @@ def _run_of(info: CheckpointInfo) -> str:
     return info.metadata.get("run_id", info.thread_id)  # type: ignore[no-any-return]
 
 
-def _emit(state: State, type_: str, **data: Any) -> None:
-    """Send an event about a State to its observer, if it has one."""
+def _emit(state: State, type_: str, **data: Any) -> State:
+    """Send an event about a State to its observer, if it has one; return the State."""
     if state.observer is None:
-        return
+        return state
     event = Event(
         type=type_,
         level=LEVELS[type_],
@@ -385,3 +377,4 @@ def _emit(state: State, type_: str, **data: Any) -> None:
         data=FrozenDict({"run_id": state.run_id, **data}),
     )
     call_observer(state.observer, event)
+    return state

@@ -307,8 +307,6 @@ class Program:
         when: the option `checkpoint_when`, as a function of (node_id, state, step).
     """
 
-    __slots__ = ("options", "topology", "when")
-
     def __init__(self, topology: Topology, options: CompileConfig) -> None:
         self.topology = topology
         self.options = options

@@ -184,8 +184,6 @@ def call_observer(observer: Observer, event: Event) -> None:
 class _Subscription:
     """An observer, its queue of events, and the thread that calls it."""
 
-    __slots__ = ("_is_abandoned", "_queue", "dropped", "handled", "observer", "rank", "thread")
-
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self.rank = get_level(observer).rank

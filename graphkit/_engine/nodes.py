@@ -453,12 +453,8 @@ class _Branch:
         fork = self.state.topology.find_fork(target)
         node_id = target if fork is None else fork.source
         if node_id not in self.fork.branches[self.head]:
-            raise self.state.make_error(
-                GraphRunnerError,
-                f"{source!r} leads to {target!r}, out of its branch of {self.fork.id!r}, whose branches meet in "
-                f"{self.fork.join!r}",
-                source,
-            )
+            where = f"out of its branch of {self.fork.id!r}, whose branches meet in {self.fork.join!r}"
+            raise self.state.make_error(GraphRunnerError, f"{source!r} leads to {target!r}, {where}", source)
         return target
 
 

@@ -134,12 +134,11 @@ def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> st
             allowed += fork.heads
     if target not in allowed:
         known = ", ".join(map(repr, node.destinations))
-        raise state.make_error(
-            GraphRunnerError,
+        reason = (
             f"the Command of {node_id!r} goes to {goto!r}, which is not among its destinations ({known}); "
-            f"name it in add_node({node_id!r}, ..., destinations=[...])",
-            node_id,
+            f"name it in add_node({node_id!r}, ..., destinations=[...])"
         )
+        raise state.make_error(GraphRunnerError, reason, node_id)
     return target
 
 

@@ -241,9 +241,12 @@ def answer(
         (latest,) = saver.recent(history, limit=1)
         refuse_other_engine(latest.metadata, thread_id)
         if not can_answer(stop.when, value) and value is not None:
-            where = f"the run stopped {stop.when} {stop.node_id!r}"
-            reason = f"{where}: answer with a mapping to merge into the state, or with None"
-            raise CheckpointSerializationError("value", type(value).__name__, reason)
+            raise CheckpointSerializationError(
+                "value",
+                type(value).__name__,
+                f"the run stopped {stop.when} {stop.node_id!r}: "
+                "answer with a mapping to merge into the state, or with None",
+            )
         stored = value  # None: the run moves past a declared stop
         if stop.when == "inside":
             stored = freeze_value("value", value)

@@ -149,8 +149,13 @@ class _JoinSearch:
         join = None if path is None else self._find_join(path)
         if join is None:
             raise _NoJoinError(self._explain_missing_join())
-        branches = self._find_branches(join)
-        return Fork(id=fork_id(self.source), source=self.source, heads=self.heads, join=join, branches=branches)
+        return Fork(
+            id=fork_id(self.source),
+            source=self.source,
+            heads=self.heads,
+            join=join,
+            branches=self._find_branches(join),
+        )
 
     def _next(self, node_id: str) -> Sequence[str]:
         """Return where a path goes on from a node.

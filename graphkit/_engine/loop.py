@@ -346,9 +346,13 @@ class Run:
         data = self.state.data
         keys = dict.fromkeys((*data_before, *data))
         changed = tuple(key for key in keys if data_before.get(key, ABSENT) is not data.get(key, ABSENT))
-        branches = self._nodes_in_fork(node_id)
-        next_branches = self._nodes_in_fork(self.next_node_id)
-        step = Step(self.next_node_id, seconds, changed, branches=branches, next_branches=next_branches)
+        step = Step(
+            self.next_node_id,
+            seconds,
+            changed,
+            branches=self._nodes_in_fork(node_id),
+            next_branches=self._nodes_in_fork(self.next_node_id),
+        )
         return when(node_id, self.state.view(), step)
 
     def _nodes_in_fork(self, fork_id: str | None) -> frozenset[str]:

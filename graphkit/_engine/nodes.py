@@ -303,7 +303,8 @@ class NodeRunner:
         channels = self.state.schema.channels
         writers: dict[str, list[str]] = {}
         for name, packed in updates.items():
-            for key in dict.fromkeys(key for update in packed for key in keys_of(update)):
+            keys = dict.fromkeys(key for update in packed for key in keys_of(update))
+            for key in keys:
                 channel = channels.get(key)
                 # A plain channel without a reducer keeps the last value, and so does a key without a channel.
                 if channel is None or (type(channel) is Channel and channel.reducer is None):
@@ -371,8 +372,12 @@ class _Branch:
         self.key = key
         self.initial_private = parent.state.private
         self.state = parent.state.copy_for_branch()
-        executor = parent.find_executor(fork.source)
-        self.runner = NodeRunner(parent.history, self.state, executor=executor, run_subgraph=parent.run_subgraph)
+        self.runner = NodeRunner(
+            parent.history,
+            self.state,
+            executor=parent.find_executor(fork.source),
+            run_subgraph=parent.run_subgraph,
+        )
         self.updates: list[tuple[str, FrozenDict]] = []
         updates = self.updates
         self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
@@ -453,8 +458,12 @@ class _Branch:
         fork = self.state.topology.find_fork(target)
         node_id = target if fork is None else fork.source
         if node_id not in self.fork.branches[self.head]:
-            where = f"out of its branch of {self.fork.id!r}, whose branches meet in {self.fork.join!r}"
-            raise self.state.make_error(GraphRunnerError, f"{source!r} leads to {target!r}, {where}", source)
+            raise self.state.make_error(
+                GraphRunnerError,
+                f"{source!r} leads to {target!r}, out of its branch of {self.fork.id!r}, whose branches meet in "
+                f"{self.fork.join!r}",
+                source,
+            )
         return target
 
 

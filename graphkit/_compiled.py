@@ -5,27 +5,13 @@ Ports langgraph4j's class.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Generic,
-    Literal,
-    NoReturn,
-    TypeAlias,
-    TypedDict,
-    Unpack,
-    cast,
-    final,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, TypeAlias, TypedDict, Unpack, final, overload
 from weakref import WeakValueDictionary
 
 from graphkit._diagram import GraphRepresentation, draw
@@ -70,19 +56,6 @@ class RunOptions(TypedDict, total=False):
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
 """The savers that the warning was given for, by id(); not a set, because a saver may be
 unhashable."""
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _History:
-    """The history of a graph or of one of its nested graphs."""
-
-    program: Program
-    """The graph to which it belongs."""
-    saver: BaseCheckpointSaver
-    """Stores it."""
-    outer_channels: Collection[str]
-    """The channels of the graph that contains the nested graph; none for the graph itself."""
 
 
 @final
@@ -186,10 +159,9 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             raise GraphRunnerError(
                 f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
             )
-        config = _with_stream_mode(config, stream_mode)
-        run = self._make_run(input, config, options)
+        run = self._make_run(input, config, stream_mode, options)
         outputs = Driver(run.history, self._running).drive(run.steps())
-        if config.stream_mode in STEP_MODES:
+        if run.history.config.stream_mode in STEP_MODES:
             return outputs
         return select_items(outputs, run.history)
 
@@ -239,7 +211,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         from graphkit._engine.submit import submit  # which a run does not need
 
         config = RunnableConfig.of(config)
-        saver = self._find_history(config.replace(checkpoint_ns="")).saver
+        saver = self._find_saver(config.replace(checkpoint_ns=""))
         values = parse_submitted(input, self.topology.schema)
         thread = None if config.thread_id is None else config
         return submit(saver, values, thread, graph_id=self.compile_config.graph_id, at=at, key=key)
@@ -274,7 +246,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             config: the thread, and the checkpoint; without one, the latest.
         """
         config = with_current_principal(config)
-        checkpoint = self._find_history(config).saver.get(config)
+        checkpoint = self._find_saver(config).get(config)
         if checkpoint is None:
             return None
         return self._make_snapshot(config, checkpoint)
@@ -293,7 +265,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         A snapshot decodes its state on access.
         """
         config = with_current_principal(config)
-        checkpoints = self._find_history(config).saver.list(config)
+        checkpoints = self._find_saver(config).list(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
     def last_state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
@@ -411,10 +383,9 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
     ) -> AsyncGenerator[Any, None]:
         """As `stream`. With mode "custom", the run goes on in an asyncio task of its own."""
-        config = _with_stream_mode(config, stream_mode)
-        run = self._make_run(input, config, options)
+        run = self._make_run(input, config, stream_mode, options)
         outputs = Driver(run.history, self._running).adrive(run.steps())
-        if config.stream_mode in STEP_MODES:
+        if run.history.config.stream_mode in STEP_MODES:
             return outputs
         return aselect_items(outputs, run.history)
 
@@ -434,7 +405,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `state_of`; the interrupts are read before it returns."""
         config = with_current_principal(config)
-        checkpoint = await self._find_history(config).saver.aget(config)
+        checkpoint = await self._find_saver(config).aget(config)
         if checkpoint is None:
             return None
         snapshot = self._make_snapshot(config, checkpoint)
@@ -453,7 +424,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         `await aget_state(snapshot.config)` reads them in a thread.
         """
         config = with_current_principal(config)
-        checkpoints = await self._find_history(config).saver.alist(config)
+        checkpoints = await self._find_saver(config).alist(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
     async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
@@ -475,14 +446,16 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     # Helpers
 
-    def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
-        """Prepare a run under the options of its own.
+    def _make_run(self, input: Input[StateT], config: ConfigLike, stream_mode: Any, options: RunOptions) -> Run:
+        """Prepare a run under the options of its own; without a stream mode, that of the config counts.
 
         Raises:
             TypeError: there is no such option.
             GraphStateError: a stop names no node of the graph, or an executor is for no fork and no map.
         """
         config = with_current_principal(config)
+        if stream_mode is not None:
+            config = config.with_stream_mode(stream_mode)
         if isinstance(config.executor, Mapping):
             _check_executors(config.executor, self.topology)
         program = self.program
@@ -506,14 +479,16 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         goto: str | None,
     ) -> tuple[Driver, Generator[Request, Any, RunnableConfig]]:
         config = with_current_principal(config)
-        found = self._find_history(config)
-        check_update(found.program.topology, as_node, goto)
-        history = RunHistory(found.program, config, found.saver)
-        steps = update_state(history, values, as_node, goto, outer_channels=found.outer_channels)
+        saver = self._find_saver(config)
+        *outer, program = self._find_programs(config)
+        check_update(program.topology, as_node, goto)
+        history = RunHistory(program, config, saver)
+        outer_channels = outer[-1].topology.schema.channels if outer else ()
+        steps = update_state(history, values, as_node, goto, outer_channels=outer_channels)
         return Driver(history), steps
 
-    def _find_history(self, config: RunnableConfig) -> _History:
-        """Return the history that a config names.
+    def _find_saver(self, config: RunnableConfig) -> BaseCheckpointSaver:
+        """Return the saver of the history that a config names.
 
         Raises:
             CheckpointerConfigurationError: the graph has no saver.
@@ -522,16 +497,21 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
+        # A nested graph uses the saver of its outer graph unless it has its own.
+        for program in self._find_programs(config)[1:]:
+            saver = program.options.checkpoint_saver or saver
+        return saver
+
+    def _find_programs(self, config: RunnableConfig) -> list[Program]:
+        """Return the graph whose history a config names, after those around it.
+
+        Raises:
+            GraphRunnerError: the graph has no subgraph with this namespace.
+        """
         programs = find_programs(self.program, config.checkpoint_ns)
         if programs is None:
             raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
-
-        # A nested graph uses the saver of its outer graph unless it has its own.
-        for program in programs[1:]:
-            saver = program.options.checkpoint_saver or saver
-        *outer, program = programs
-        outer_channels = outer[-1].topology.schema.channels if outer else ()
-        return _History(program=program, saver=saver, outer_channels=outer_channels)
+        return programs
 
     def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: Any) -> RunnableConfig:
         """Return the config of a thread, from a config, a thread id or the id of a run on it.
@@ -558,14 +538,14 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> StateT:
         """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
-        program = self._find_history(config).program
+        program = self._find_programs(config)[-1]
         state = RunState(program.topology, RunReporter(config, 0, has_saver=False))
         state.move_to(checkpoint, program.options.migrations)
-        return cast("StateT", state.schema.state_factory(state.data))
+        return state.schema.state_factory(state.data)  # type: ignore[return-value]
 
     def _find_waiting_interrupts(self, created_at: datetime, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
-        saver = self._find_history(config).saver
+        saver = self._find_saver(config)
         writes = saver.get_writes(config)
         found = waiting_interrupts(config, writes, created_at)
         nested = {} if is_cancelled(writes) else subgraph_interrupts(writes)
@@ -670,13 +650,6 @@ def parse_submitted(input: Any, schema: StateSchema) -> Mapping[str, Any]:
     except ValueError as error:
         raise GraphRunnerError(f"the input cannot be merged: {error}") from error
     return values
-
-
-def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:
-    config = RunnableConfig.of(config)
-    if stream_mode is None:
-        return config
-    return config.with_stream_mode(stream_mode)
 
 
 def _require_snapshot(snapshot: StateSnapshot[StateT] | None, config: ConfigLike) -> StateSnapshot[StateT]:

@@ -1,4 +1,4 @@
-"""What options may be: numbers within limits, ages, clocks, objects that a string names; JSON, and files of options."""
+"""What options may be: numbers within limits, ages, objects that a string names; JSON, and files of options."""
 
 from __future__ import annotations
 
@@ -169,17 +169,6 @@ def is_of_kind(function: Any, *kinds: Callable[[Any], bool]) -> bool:
     """Return whether a function, or the `__call__` of an object, is of one of these kinds."""
     method = getattr(function, "__call__", None)  # noqa: B004 - to see its kind
     return any(kind(function) or kind(method) for kind in kinds)
-
-
-def check_clock(clock: object) -> None:
-    """Check the option `clock`, which is called once.
-
-    Raises:
-        TypeError: it is not a callable that returns an aware datetime.
-    """
-    time = clock() if callable(clock) else None
-    if not isinstance(time, datetime) or time.tzinfo is None:
-        raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
 
 
 # JSON and files

@@ -64,12 +64,8 @@ def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoi
                 _LOGGER.warning("thread %r: checkpoint %s cannot be read: %s", config.thread, info.id, error)
                 continue
             if checkpoint is not None:
-                _LOGGER.warning(
-                    "thread %r: the newest checkpoint that can be read is %s, after node %r",
-                    config.thread,
-                    checkpoint.id,
-                    checkpoint.node_id,
-                )
+                message = "thread %r: the newest checkpoint that can be read is %s, after node %r"
+                _LOGGER.warning(message, config.thread, checkpoint.id, checkpoint.node_id)
                 return checkpoint
         raise
     if checkpoint is None:

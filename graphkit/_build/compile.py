@@ -58,8 +58,6 @@ class FlattenedGraph:
         problems: what is wrong with the names and the hooks.
     """
 
-    __slots__ = ("aliases", "edges", "metadata", "nodes", "problems", "scopes")
-
     def __init__(self, definition: GraphDefinition) -> None:
         self.metadata = definition.metadata
         self.nodes: dict[str, Node] = {}

@@ -499,13 +499,12 @@ class StateGraph(JavaNames, Generic[StateT]):
         hooks.append(Hook(kind, node_id, Call(hook, takes_config=True)))
         return self
 
-    def _parse_source(self, source: str) -> str:
+    def _parse_source(self, source: Any) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
-        several: object = source
-        if isinstance(several, (list, tuple)):
+        if isinstance(source, (list, tuple)):
             raise GraphStateError(
-                f"an edge has one source, not {several!r}: add_edge from each of them; the branches of a fork meet in "
+                f"an edge has one source, not {source!r}: add_edge from each of them; the branches of a fork meet in "
                 f"the target that they share"
             )
         return parse_node_id(source, "the source of an edge")

@@ -248,29 +248,27 @@ class Driver:
             self._open()
             answers = self._make_answers(pool)
             # In line here and in `adrive`: a call for each of the three or four requests of a step would be 3 % of it.
-            while True:
-                try:
+            try:
+                while True:
                     request = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration as end:
-                    self.result = end.value
-                    break
-                except Stop:
-                    self.was_closed = True
-                    break
-                answer = None
-                error = None
-                if request.__class__ is Emit:
-                    try:
-                        yield request.output
-                    except GeneratorExit:
-                        error = Stop()
-                    except BaseException as thrown:  # noqa: BLE001 - the caller's own, returned to it
-                        error = thrown
-                else:
-                    try:
-                        answer = answers[request.__class__](request)
-                    except BaseException as raised:  # noqa: BLE001 - the loop handles it
-                        error = judge_cancellation(raised)
+                    answer = None
+                    error = None
+                    if request.__class__ is Emit:
+                        try:
+                            yield request.output
+                        except GeneratorExit:
+                            error = Stop()
+                        except BaseException as thrown:  # noqa: BLE001 - the caller's own, returned to it
+                            error = thrown
+                    else:
+                        try:
+                            answer = answers[request.__class__](request)
+                        except BaseException as raised:  # noqa: BLE001 - the loop handles it
+                            error = judge_cancellation(raised)
+            except StopIteration as end:
+                self.result = end.value
+            except Stop:
+                self.was_closed = True
         finally:
             del error  # its traceback refers to this frame
             self._close(pool.futures)
@@ -289,33 +287,31 @@ class Driver:
         try:
             await self._aopen()
             answers = self._make_async_answers(pool)
-            while True:
-                try:
+            try:
+                while True:
                     request = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration as end:
-                    self.result = end.value
-                    break
-                except Stop:
-                    self.was_closed = True
-                    break
-                answer = None
-                error = None
-                if request.__class__ in _BOUNDARIES:
-                    error = self.cancellation.take()
-                    if error is not None:
-                        continue
-                if request.__class__ is Emit:
-                    try:
-                        yield request.output
-                    except GeneratorExit:
-                        error = Stop()
-                    except BaseException as thrown:  # noqa: BLE001 - the caller's own, returned to it
-                        error = thrown
-                else:
-                    try:
-                        answer = await answers[request.__class__](request)
-                    except BaseException as raised:  # noqa: BLE001 - the loop handles it
-                        error = judge_cancellation(raised)
+                    answer = None
+                    error = None
+                    if request.__class__ in _BOUNDARIES:
+                        error = self.cancellation.take()
+                        if error is not None:
+                            continue
+                    if request.__class__ is Emit:
+                        try:
+                            yield request.output
+                        except GeneratorExit:
+                            error = Stop()
+                        except BaseException as thrown:  # noqa: BLE001 - the caller's own, returned to it
+                            error = thrown
+                    else:
+                        try:
+                            answer = await answers[request.__class__](request)
+                        except BaseException as raised:  # noqa: BLE001 - the loop handles it
+                            error = judge_cancellation(raised)
+            except StopIteration as end:
+                self.result = end.value
+            except Stop:
+                self.was_closed = True
         finally:
             del error  # its traceback refers to this frame
             await self._aclose(pool.futures)
@@ -362,12 +358,10 @@ class Driver:
         }
 
     def _ask(self, request: Ask) -> Any:
-        call = request.call
         # `executing` in line, for the edges that a run evaluates.
         token = CURRENT_NODE_CONTEXT.set(self.locks.outside_context)
         try:
-            arguments = request.arguments if call.takes_config else request.arguments[:-1]
-            result = call.function(*arguments)
+            result = request.function(*request.arguments)
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if result.__class__ in NEVER_AWAITABLE:
@@ -376,8 +370,7 @@ class Driver:
 
     async def _aask(self, request: Ask) -> Any:
         with executing(self.locks.outside_context):
-            arguments = request.arguments if request.call.takes_config else request.arguments[:-1]
-            result = request.call.function(*arguments)
+            result = request.function(*request.arguments)
             return await result if inspect.isawaitable(result) else result
 
     def _call_outside(self, call: Callable[[Any], object], request: Request) -> None:

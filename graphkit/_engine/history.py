@@ -439,6 +439,10 @@ class RunHistory(Journal):
         nested.attach(held_locks, self.perform, self.clock)
         return nested
 
+    def is_of_this_execution(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint of a nested graph is of the node execution that this run is."""
+        return checkpoint.metadata.get(OUTER_EXECUTION) == self.outer_execution
+
     def listen(self, listener: Callable[[Any], None]) -> None:
         """Call a function with each output as nodes dispatch it, from the threads of the nodes."""
         self.listener = listener

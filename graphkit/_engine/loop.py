@@ -43,14 +43,7 @@ from graphkit._records.config import END, START, StreamMode
 from graphkit._records.context import ABSENT
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
 from graphkit._saver.status import WRITES_TAKEN_FROM
-from graphkit._saver.writes import (
-    ASLEEP,
-    OUTER_EXECUTION,
-    SUBGRAPH_INTERRUPT,
-    SUBGRAPH_TIMER,
-    to_waiting_interrupt,
-    unanswered_stops,
-)
+from graphkit._saver.writes import ASLEEP, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER, to_waiting_interrupt, unanswered_stops
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState
 from graphkit._wording import describe_error
@@ -222,10 +215,10 @@ class Run:
         """Find the declared stop at the current position: the node that it names, and where it is."""
         program = self.program
         node_id = self.history.position.node_id
-        name = program.find_stop(program.after, node_id)
+        name = program.find_stop(program.options.interrupt_after, node_id)
         if name is not None:
             return name, "after"
-        name = program.find_stop(program.before, self.next_node_id)
+        name = program.find_stop(program.options.interrupt_before, self.next_node_id)
         if name is not None:
             return name, "before"
         return None
@@ -235,6 +228,7 @@ class Run:
     def _run_steps(self) -> Steps:
         # The hot loop. Local names save the attribute lookups that would be repeated at each step.
         topology = self.program.topology
+        options = self.program.options
         nodes = topology.nodes
         edges = topology.edges
         history = self.history
@@ -243,8 +237,8 @@ class Run:
         runner = self.runner
         has_saver = history.saver is not None
         is_nested = history.outer is not None
-        has_declared_stops = bool(self.program.before or self.program.after)
-        leaves_edge_open = self.program.after if self.program.options.interrupt_before_edge else ()
+        has_declared_stops = bool(options.interrupt_before or options.interrupt_after)
+        leaves_edge_open = options.interrupt_after if options.interrupt_before_edge else ()
         emits_snapshots = has_saver and StreamMode.SNAPSHOTS in history.config.stream_modes
         measures_time = self.program.when is not None
         stores_every_step = history.stores_every_step
@@ -395,7 +389,7 @@ class Run:
             # or to an earlier one, for instance of the loop's last round, which has nothing to do with
             # this one.
             latest = yield Load(nested.saver, nested.config)
-            if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
+            if latest is not None and nested.is_of_this_execution(latest):
                 run_input = resume or GraphResume()
         run = Run(nested, run_input, executor=runner.executor)
         yield from run.steps()
@@ -543,7 +537,6 @@ class Run:
         self, interrupt_id: str, interrupt: Mapping[str, Any], state: AgentState
     ) -> InterruptionMetadata:
         """Return the output for a recorded interrupt."""
-        history = self.history
         output = InterruptionMetadata(
             interrupt["node_id"],
             state,
@@ -556,7 +549,7 @@ class Run:
             output.due = interrupt["due"]
             output.metadata = freeze({"reason": "timer"})
             return output
-        output.waiting = to_waiting_interrupt(history.base_config, interrupt_id, interrupt)
+        output.waiting = to_waiting_interrupt(self.history.base_config, interrupt_id, interrupt)
         return output
 
     # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.

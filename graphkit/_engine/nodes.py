@@ -18,7 +18,7 @@ in this module because each may contain the others: a branch may pass a map, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
@@ -27,7 +27,7 @@ from graphkit._engine.concurrent import Scheduler, run_elsewhere
 from graphkit._engine.history import Halt, RunHistory
 from graphkit._engine.reporter import describe_cause, find_user_traceback
 from graphkit._engine.requests import Close, Collected, Emit, Next, Request, RunNode, Steps
-from graphkit._engine.routing import call_user, follow_edge, resolve_goto
+from graphkit._engine.routing import call_hook, call_user, follow_edge, resolve_goto
 from graphkit._engine.state import RunState, keys_of, pack, unpack
 from graphkit._plan.calls import Ended
 from graphkit._plan.topology import Call, Fork, Node, StateItems
@@ -109,8 +109,7 @@ class NodeRunner:
             update = update.update
         if node.after_hooks:  # a loop over none would be 0.4 % of each step
             for hook in node.after_hooks:
-                arguments = (node.id, state.view(), self.history.config, update)
-                update = yield from self._call_hook(node.id, hook, *arguments)
+                update = yield from self._call_hook(node.id, hook, update)
                 if update.__class__ is Command:
                     goto = update.goto or goto
                     update = update.update
@@ -124,14 +123,12 @@ class NodeRunner:
         """Call the before-hooks of a node; ask an InterruptableAction, which stops the run by returning metadata."""
         self.history.find_answers(key)  # may halt: before the hooks, and not only before the action
         for hook in node.before_hooks:
-            arguments = (node.id, self.state.view(), self.history.config)
-            update = yield from self._call_hook(node.id, hook, *arguments)
+            update = yield from self._call_hook(node.id, hook)
             self.state.merge(node.id, update)
         if node.interrupt_call is None:
             return
         failure_message = f"interrupt() of node {node.id!r} failed"
-        arguments = (node.id, self.state.view(), self.history.config)
-        metadata = yield from call_user(self.state, node.id, failure_message, node.interrupt_call, *arguments)
+        metadata = yield from call_hook(self.state, node.id, failure_message, node.interrupt_call)
         if metadata is None:
             return
         payload = None
@@ -145,9 +142,8 @@ class NodeRunner:
         yield from self.history.record_interrupt(node.id, "action", key, payload=payload, metadata=metadata)
         raise Halt
 
-    def _call_hook(self, node_id: str, hook: Call, *arguments: Any) -> Generator[Request, Any, Any]:
-        failure_message = f"a hook of {node_id!r} failed"
-        return (yield from call_user(self.state, node_id, failure_message, hook, *arguments))
+    def _call_hook(self, node_id: str, hook: Call, *more: Any) -> Generator[Request, Any, Any]:
+        return (yield from call_hook(self.state, node_id, f"a hook of {node_id!r} failed", hook, *more))
 
     # Its action
 
@@ -297,16 +293,17 @@ class NodeRunner:
         yield from Scheduler(parts, min(number for number in limits if number is not None)).steps()
         self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
 
-    def post_overwrites(self, node_id: str, written: Sequence[tuple[str, Collection[str]]]) -> None:
+    def post_overwrites(self, node_id: str, updates: Mapping[str, Sequence[FrozenDict]]) -> None:
         """Post which keys several branches have written although only the last value is kept.
 
         Args:
             node_id: the fork or the map node.
-            written: the name of each branch or item, and the keys that it wrote.
+            updates: those of each branch or item, packed, by its name.
         """
         channels = self.state.schema.channels
         writers: dict[str, list[str]] = {}
-        for name, keys in written:
+        for name, packed in updates.items():
+            keys = dict.fromkeys(key for update in packed for key in keys_of(update))
             for key in keys:
                 channel = channels.get(key)
                 # A plain channel without a reducer keeps the last value, and so does a key without a channel.
@@ -348,11 +345,8 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
     if any(branch.is_halted for branch in branches):
         raise Halt
     if runner.reporter.post is not None:
-        written: list[tuple[str, Collection[str]]] = []
-        for branch in branches:
-            keys = [key for _, update in branch.updates for key in keys_of(update)]
-            written.append((branch.head, dict.fromkeys(keys)))
-        runner.post_overwrites(fork.id, written)
+        updates = {branch.head: [update for _, update in branch.updates] for branch in branches}
+        runner.post_overwrites(fork.id, updates)
     # The updates, and not the final state of a branch: a reducer combines them with what the other
     # branches wrote. Transient keys have no recorded updates; of those, the last change wins.
     for branch in branches:
@@ -548,16 +542,15 @@ class _MapExecution:
         self.waiting = self._find_waiting(len(items))
         parts = [self._run_item(index, item) for index, item in enumerate(items)]
         yield from runner.run_parallel(self.node.id, parts, self.node.max_concurrency)
-        if any(update is None for update in self.updates):
+        updates = [update for update in self.updates if update is not None]
+        if len(updates) < len(items):
             raise Halt
         node_id = self.node.id
-        updates = [unpack(update) for update in self.updates if update is not None]
         if runner.reporter.post is not None:
-            named = [(str(index), update) for index, update in enumerate(updates)]
-            runner.post_overwrites(node_id, named)
+            runner.post_overwrites(node_id, {str(index): [update] for index, update in enumerate(updates)})
         for index, update in enumerate(updates):
             source = f"item {index} of {node_id!r}"
-            self.state.merge(node_id, update, source)
+            self.state.merge(node_id, unpack(update), source)
         if self.node.failures is not None:
             failed = [self.failures[index] for index in sorted(self.failures)]
             self.state.merge(node_id, {self.node.failures: failed})

@@ -129,7 +129,7 @@ class Withdraw(Request):
 class Ask(Request):
     """Call the condition of an edge, a hook or an InterruptableAction. Answer: what it returned."""
 
-    call: Call
+    function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 

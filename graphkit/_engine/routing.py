@@ -25,16 +25,13 @@ def follow_edge(state: RunState, source: str) -> Generator[Request, Any, str]:
     if edge is None:
         reason = f"{source!r} has no outgoing edge, and returned no Command with a goto; add_edge({source!r}, ...)"
         raise state.make_error(GraphRunnerError, reason, source)
-    config = state.reporter.config
     failure_message = f"the edge of {source!r} failed"
     for hook in edge.before_hooks:
-        arguments = (source, state.view(), config)
-        update = yield from call_user(state, source, failure_message, hook, *arguments)
+        update = yield from call_hook(state, source, failure_message, hook)
         state.merge(source, update)
-    result = yield from call_user(state, source, failure_message, edge.call, state.view(), config)
+    result = yield from call_user(state, source, failure_message, edge.call, state.view(), state.reporter.config)
     for hook in edge.after_hooks:
-        arguments = (source, state.view(), config)
-        result = yield from call_user(state, source, failure_message, hook, *arguments, result)
+        result = yield from call_hook(state, source, failure_message, hook, result)
     if isinstance(result, Command):
         state.merge(source, result.update)
         result = result.goto
@@ -59,12 +56,22 @@ def follow_edge(state: RunState, source: str) -> Generator[Request, Any, str]:
 def call_user(
     state: RunState, node_id: str, failure_message: str, call: Call, *arguments: Any
 ) -> Generator[Request, Any, Any]:
-    """Call a hook, a condition or another function of a node or an edge that is no action."""
+    """Call a function of a node or an edge that is no action; the last argument is the config, if it takes one."""
+    if not call.takes_config:
+        arguments = arguments[:-1]
     try:
-        return (yield Ask(call, arguments))
+        return (yield Ask(call.function, arguments))
     except (Exception, GraphInterrupt) as error:  # only actions can interrupt the run
         reason = f"{failure_message}: {describe_error(error)}"
         raise state.make_error(NodeExecutionError, reason, node_id) from error
+
+
+def call_hook(
+    state: RunState, node_id: str, failure_message: str, hook: Call, *more: Any
+) -> Generator[Request, Any, Any]:
+    """Call what takes the node, the state and the config, and perhaps more, as hooks do."""
+    arguments = (node_id, state.view(), state.reporter.config, *more)
+    return (yield from call_user(state, node_id, failure_message, hook, *arguments))
 
 
 def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | None, result: Any) -> str:
@@ -127,12 +134,11 @@ def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> st
             allowed += fork.heads
     if target not in allowed:
         known = ", ".join(map(repr, node.destinations))
-        raise state.make_error(
-            GraphRunnerError,
+        reason = (
             f"the Command of {node_id!r} goes to {goto!r}, which is not among its destinations ({known}); "
-            f"name it in add_node({node_id!r}, ..., destinations=[...])",
-            node_id,
+            f"name it in add_node({node_id!r}, ..., destinations=[...])"
         )
+        raise state.make_error(GraphRunnerError, reason, node_id)
     return target
 
 

@@ -195,12 +195,8 @@ def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> No
     for latest in saver.recent(thread, limit=1):
         refuse_other_engine(latest.metadata, thread.thread)
         if latest.status not in ENDED:
-            raise ThreadBusyError(
-                thread.thread,
-                "its run",
-                0.0,
-                reason=f"its run is {latest.status}. Wait for the run to end, or choose another thread",
-            )
+            reason = f"its run is {latest.status}. Wait for the run to end, or choose another thread"
+            raise ThreadBusyError(thread.thread, "its run", 0.0, reason=reason)
 
 
 def _make_submission(

@@ -160,13 +160,12 @@ def _without_step(node_id: str, state: Any, _step: Step, predicate: Predicate) -
     return predicate(node_id, state)
 
 
-def _check_ids(preset: str, node_ids: tuple[str, ...]) -> tuple[str, ...]:
+def _check_ids(preset: str, node_ids: tuple[Any, ...]) -> tuple[str, ...]:
     if not node_ids:
         raise ValueError(f"{preset}() names no node: pass the ids of nodes")
     for node_id in node_ids:
-        candidate: object = node_id
-        if not isinstance(candidate, str):
-            raise TypeError(f"{preset}() takes node ids, not {candidate!r}")
+        if not isinstance(node_id, str):
+            raise TypeError(f"{preset}() takes node ids, not {node_id!r}")
     return node_ids
 
 

@@ -10,15 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import (
-    check_choice,
-    check_clock,
-    check_count,
-    check_executor,
-    check_function,
-    check_seconds,
-    show_options,
-)
+from graphkit._options import check_choice, check_count, check_executor, check_function, check_seconds, show_options
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy, check_retry
@@ -110,7 +102,7 @@ class CompileConfig:
 
         check_executor("executor", self.executor, TypeError)
         if self.clock is not None:
-            check_clock(self.clock)
+            _check_clock(self.clock)
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
         for migration in self.migrations:
@@ -216,6 +208,17 @@ def parse_options(config: CompileConfig | None, options: CompileOptions) -> Comp
     return config.replace(**changes)
 
 
+def _check_clock(clock: object) -> None:
+    """Check a clock, which is called once.
+
+    Raises:
+        TypeError: it is not a callable that returns an aware datetime.
+    """
+    time = clock() if callable(clock) else None
+    if not isinstance(time, datetime) or time.tzinfo is None:
+        raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
+
+
 def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
     """Return node ids without repetitions; members of a StrEnum become text, as in `add_node`."""
     if isinstance(names, str):
@@ -301,18 +304,12 @@ class Program:
     Attributes:
         topology: the graph.
         options: the options it runs under.
-        before: the nodes that the option `interrupt_before` names.
-        after: those of `interrupt_after`.
         when: the option `checkpoint_when`, as a function of (node_id, state, step).
     """
-
-    __slots__ = ("after", "before", "options", "topology", "when")
 
     def __init__(self, topology: Topology, options: CompileConfig) -> None:
         self.topology = topology
         self.options = options
-        self.before = options.interrupt_before
-        self.after = options.interrupt_after
         self.when = None if options.checkpoint_when is None else adapt_predicate(options.checkpoint_when)
 
     def find_saver(self, outer: BaseCheckpointSaver | None) -> BaseCheckpointSaver | None:
@@ -327,7 +324,7 @@ class Program:
         A node in a branch stops the run before, or after, its fork: a run does not stop within a fork.
 
         Args:
-            stops: `before` or `after`.
+            stops: the nodes of the option `interrupt_before` or `interrupt_after`.
             node_id: the node or the fork.
         """
         if not stops or node_id is None:

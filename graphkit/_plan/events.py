@@ -184,8 +184,6 @@ def call_observer(observer: Observer, event: Event) -> None:
 class _Subscription:
     """An observer, its queue of events, and the thread that calls it."""
 
-    __slots__ = ("_is_abandoned", "_queue", "dropped", "handled", "observer", "rank", "thread")
-
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
         self.rank = get_level(observer).rank
@@ -424,19 +422,13 @@ class Metrics:
             elif event.type in _ENDS:
                 # A nested graph is a run of the same thread, and begins after its outer run: [outer, nested]. The
                 # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
-                # nested run, then that of the outer.
+                # nested run, then that of the outer. A stop ends the outer runs as well.
                 running = self._running.pop(event.thread_id, [])
-                if event.type in _STOPS:
-                    ended = running  # a stop ends the outer runs as well
-                    remaining = []
-                else:
-                    ended = running[-1:]  # the innermost run
-                    remaining = running[:-1]
-
+                remaining = [] if event.type in _STOPS else running[:-1]
                 if remaining:
                     self._running[event.thread_id] = remaining
 
-                for start in ended:
+                for start in running[len(remaining) :]:
                     self._seconds += (event.timestamp - start.timestamp).total_seconds()
                     if start.is_resumed and event.type != "graph.fail":
                         self._recovered += 1

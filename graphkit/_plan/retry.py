@@ -177,18 +177,17 @@ def _check_number(name: str, value: Any, *, minimum: float) -> None:
 
 
 def _parse_retry_on(retry_on: Retryable | Collection[Retryable]) -> tuple[Retryable, ...]:
-    conditions = tuple(retry_on) if isinstance(retry_on, Collection) else (retry_on,)
+    conditions: tuple[Any, ...] = tuple(retry_on) if isinstance(retry_on, Collection) else (retry_on,)
     if not conditions:
         raise ValueError("retry_on is empty: name the errors to retry on, or set max_attempts=1")
     for condition in conditions:
-        candidate: object = condition
-        if isinstance(candidate, type) and not issubclass(candidate, Exception):
+        if isinstance(condition, type) and not issubclass(condition, Exception):
             raise TypeError(
-                f"retry_on names {candidate.__name__}, which is never retried: name subclasses of Exception",
+                f"retry_on names {condition.__name__}, which is never retried: name subclasses of Exception",
             )
-        if not callable(candidate):
-            raise TypeError(f"retry_on must contain exception classes and predicates, not {candidate!r}")
-        check_function("a predicate of retry_on", candidate)
+        if not callable(condition):
+            raise TypeError(f"retry_on must contain exception classes and predicates, not {condition!r}")
+        check_function("a predicate of retry_on", condition)
     return conditions
 
 

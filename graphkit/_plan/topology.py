@@ -32,10 +32,6 @@ class TwoForms:
     function: Callable[..., Any]
     async_function: Callable[..., Any]
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Call the sync form."""
-        return self.function(*arguments)
-
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +60,7 @@ class Call:
 
     __slots__ = ("async_form", "function", "is_async", "is_generator", "takes_config")
 
-    def __init__(self, function: Callable[..., Any], *, takes_config: bool | None = None) -> None:
+    def __init__(self, function: Callable[..., Any] | TwoForms, *, takes_config: bool | None = None) -> None:
         """Inspect a callable.
 
         Args:

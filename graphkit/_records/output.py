@@ -293,8 +293,9 @@ class StateSnapshot(NodeOutput[StateT]):
             waits.
     """
 
-    __slots__ = ("_checkpoint", "_state_factory", "_waiting", "config", "interrupts")
+    __slots__ = ("_checkpoint", "_requested", "_state_factory", "_waiting", "config", "interrupts")
 
+    config: RunnableConfig
     interrupts: Sequence[WaitingInterrupt]
 
     def __init__(
@@ -305,17 +306,19 @@ class StateSnapshot(NodeOutput[StateT]):
         waiting: Callable[[RunnableConfig], Sequence[WaitingInterrupt]],
     ) -> None:
         self._checkpoint = checkpoint
+        self._requested = config
         self._state_factory = state_factory
         self._waiting = waiting
         self.node = checkpoint.node_id
         self.is_subgraph = False
         self.update = None
-        self.config = config.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
 
     def __getattr__(self, name: str) -> Any:
-        # Read on first use, so that a caller lists a history of thousands without decoding any
-        # state. Python asks here only while the slot is empty, so the second use costs nothing.
-        if name == "state":
+        # Made on first use, so that a caller lists a history of thousands without decoding any state, and
+        # without a config for each. Python asks here only while the slot is empty, so the second use costs nothing.
+        if name == "config":
+            self.config = self._requested.replace(checkpoint_id=self.checkpoint_id, next_node=self.next)
+        elif name == "state":
             self.state = self._state_factory(self._checkpoint.state)
         elif name == "interrupts":
             self.interrupts = tuple(self._waiting(self.config))

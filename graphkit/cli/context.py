@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TextIO, final
 
 from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape_lines, parse_age
+from graphkit.cli.values import UsageError, escape, escape_lines, parse_age
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
@@ -65,6 +65,8 @@ class CliContext:
     as_json: bool = False
     """Whether the command has the option --json."""
     debug: bool = False
+    directory: str = ""
+    """The store that the user typed, or the environment has, if the command takes one."""
     passwords: frozenset[str] = frozenset()
     """Passwords in what the user typed; hidden in all messages."""
     writers_above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
@@ -107,6 +109,28 @@ class CliContext:
     def to_local_time(self, when: datetime) -> datetime:
         """Convert a time to the zone in which times are shown."""
         return when.astimezone(self.zone)
+
+    def describe_time(self, when: datetime) -> str:
+        """Return a time as part of a sentence: at a terminal in its zone, elsewhere in UTC."""
+        if self.is_pretty:
+            return f"{self.to_local_time(when):%Y-%m-%d %H:%M:%S %Z}"
+        return when.isoformat(timespec="seconds")
+
+    def parse_time(self, text: str, name: str) -> datetime:
+        """Parse a time, such as 2026-12-01T08:00, or with a zone 2026-12-01T08:00+01:00.
+
+        Args:
+            text: the time.
+            name: the option, for the error.
+
+        Raises:
+            UsageError: it is not one.
+        """
+        try:
+            parsed = datetime.fromisoformat(text)
+        except ValueError:
+            raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
+        return parsed.replace(tzinfo=parsed.tzinfo or self.zone).astimezone()
 
     def time_ago(self, age: str | None) -> datetime | None:
         """Return the time as long ago as the user typed, such as 12h or 30d; None if nothing was typed."""
@@ -197,13 +221,6 @@ class CliContext:
         with ProgressBar(console=console, transient=True) as bar, self.redraw(write_above):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
-
-    def track(self, title: str, threads: Sequence[str]) -> Iterator[str]:
-        """Yield the threads one after another, and show how many are done."""
-        with self.progress(title) as progress:
-            for done, thread_id in enumerate(threads, 1):
-                yield thread_id
-                progress(done, len(threads), thread_id)
 
     @contextmanager
     def redraw(self, write_above: Callable[[str], object]) -> Iterator[None]:

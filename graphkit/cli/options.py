@@ -133,12 +133,7 @@ Thread: TypeAlias = Annotated[
 MaybeThread: TypeAlias = Annotated[str | None, argument("Only this thread.", shell_complete=complete_thread)]
 CheckpointId: TypeAlias = Annotated[
     str | None,
-    option(
-        "The checkpoint, shortened to a unique beginning or end. Default: the latest.",
-        "-c",
-        "ID",
-        shell_complete=_complete_checkpoint,
-    ),
+    option("The checkpoint; may be shortened. Default: the latest.", "-c", "ID", shell_complete=_complete_checkpoint),
 ]
 Namespace: TypeAlias = Annotated[str, option("The namespace of a nested graph.", "NS", default="", show_default=False)]
 App: TypeAlias = Annotated[str, option("The graph, or a function that returns it.", "MODULE:OBJECT", required=True)]
@@ -148,14 +143,11 @@ Output: TypeAlias = Annotated[
 ]
 DryRun: TypeAlias = Annotated[bool, option("Only report what would be done.")]
 RunInput: TypeAlias = Annotated[
-    str,
-    option(
-        "The input of the run: a JSON object; - reads it from standard input.", "--input", "-i", "JSON", default="{}"
-    ),
+    str, option("The input, a JSON object; - reads it from standard input.", "--input", "-i", "JSON", default="{}")
 ]
+Answer: TypeAlias = Annotated[str | None, option("The answer as JSON; - reads it from standard input.", "-v", "JSON")]
 Assign: TypeAlias = Annotated[
-    tuple[str, ...],
-    option("A value to merge into the state: JSON, otherwise text; repeatable.", "--set", "-s", "KEY=VALUE"),
+    tuple[str, ...], option("To merge into the state: JSON, otherwise text; repeatable.", "--set", "-s", "KEY=VALUE")
 ]
 Interval: TypeAlias = Annotated[
     float, option("The polling interval where there are no file events.", "SECONDS", type=Seconds(0.01), default=1.0)

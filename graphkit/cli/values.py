@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta
 from typing import Any, Final
 
 from graphkit import _options as options
@@ -91,24 +91,6 @@ def parse_json_or_text(text: str, name: str) -> Any:
         return text
     except RecursionError as error:
         raise UsageError(f"{name} is nested too deeply") from error
-
-
-def parse_time(text: str, name: str, zone: tzinfo | None) -> datetime:
-    """Parse a time, such as 2026-12-01T08:00 or 2026-12-01T08:00+01:00.
-
-    Args:
-        text: the time.
-        name: the option, for the error.
-        zone: the time zone of a time without one; None: that of the machine.
-
-    Raises:
-        UsageError: it is not one.
-    """
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
-    return parsed.replace(tzinfo=parsed.tzinfo or zone).astimezone()
 
 
 def parse_age(text: str) -> timedelta:

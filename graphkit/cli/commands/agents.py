@@ -81,14 +81,7 @@ def agents_check(context: CliContext, file: _AgentFile) -> Message:
 def agents_run(
     context: CliContext,
     file: _AgentFile,
-    thread: Annotated[
-        str | None,
-        option(
-            "The conversation to start or to continue. Default: a new one, with an id that the agent makes.",
-            "-t",
-            "THREAD",
-        ),
-    ],
+    thread: Annotated[str | None, option("The conversation to continue. Default: a new one.", "-t", "THREAD")],
 ) -> Iterator[Text | Message]:
     """Run a conversation with an agent.
 

@@ -95,7 +95,7 @@ def audit_verify(
     if report.ok:
         return Message(f"{summary}: no problems", data)
     sentence = f"{summary}: {pluralize(len(problems), 'problem')}"
-    table = Table(_PROBLEMS, problems, empty="")
+    table = Table(_PROBLEMS, problems)
     return Message(sentence, data, CheckpointCorruptionError.exit_code, table=table)
 
 

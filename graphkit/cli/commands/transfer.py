@@ -19,7 +19,6 @@ from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_chosen, find_thread, join_some, load_app
 from graphkit.cli.stores import (
     POSTGRES,
-    SECONDS_UNTIL_SYNC,
     SQLITE,
     hide_passwords,
     is_new_directory,
@@ -31,6 +30,10 @@ from graphkit.cli.stores import (
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 
+_Versions: TypeAlias = Annotated[
+    bool, option("Whether to include released histories.", "--versions/--no-versions", default=True)
+]
+
 # copy
 
 
@@ -39,18 +42,10 @@ def copy(
     directory: Directory,
     threads: Annotated[
         tuple[str, ...],
-        argument(
-            "The thread, and the id of its copy. With --to: only these threads; default: all.",
-            "THREAD NEW",
-            shell_complete=complete_thread,
-        ),
+        argument("A thread and its copy; with --to: only these.", "THREAD NEW", shell_complete=complete_thread),
     ],
-    to: Annotated[
-        str | None, option("Copy to this store, created if it is missing: a directory, or kind:argument.", "STORE")
-    ],
-    versions: Annotated[
-        bool, option("With --to: whether to copy released histories.", "--versions/--no-versions", default=True)
-    ],
+    to: Annotated[str | None, option("Copy to this store, created if it is missing.", "STORE")],
+    versions: _Versions,
     plaintext: Annotated[bool, option("With --to: do not seal the copy, although the store is sealed.")],
     dry_run: DryRun,
     app: MaybeApp,
@@ -84,7 +79,7 @@ def copy(
             check_stores(source, target, found, versions=versions, plaintext=plaintext)
         return _describe_dry_run("copy", found, f" to {escape(place)}", to=place)
 
-    target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
+    target = open_store(to, create=True, is_sealed=not plaintext, for_copies=True)
     target.register_types(*types)
     with context.progress("copying") as progress:
         done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
@@ -146,9 +141,7 @@ def export(
     threads: Annotated[tuple[str, ...], argument("Only these threads.", "[THREAD]...")],
     output: Output,
     raw: Annotated[bool, option("Write the log files unchanged instead of readable lines.")],
-    versions: Annotated[
-        bool, option("Whether to include released histories.", "--versions/--no-versions", default=True)
-    ],
+    versions: _Versions,
     plaintext: Annotated[bool, option("Write readable lines although the store is sealed.")],
     dry_run: DryRun,
     app: MaybeApp,
@@ -277,7 +270,7 @@ def import_(
             source = LineReader(lines)
             return _describe_dry_run("import", check_threads(source, source.read_head(None)))
         types = _types_of(app)
-        saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
+        saver = open_store(directory, create=True, for_copies=True)
         done = import_threads(saver, lines, types=types, progress=progress)
 
     checkpoints = pluralize(done.checkpoints, "checkpoint")

@@ -110,15 +110,7 @@ def wait(
     context: CliContext,
     directory: Directory,
     thread: Thread,
-    until: Annotated[
-        str,
-        option(
-            "The status to wait for, such as interrupted; or the end of the run.",
-            "STATUS",
-            type=click.Choice(STATUSES),
-            default="finished",
-        ),
-    ],
+    until: Annotated[str, option("The status to wait for.", "STATUS", type=click.Choice(STATUSES), default="finished")],
     timeout: Annotated[float | None, option("Give up after this time. Default: never.", "SECONDS", type=Seconds(0))],
 ) -> Message:
     """Wait until a thread has finished, or its run is over, whichever processes run it.
@@ -160,7 +152,7 @@ def _make_row(context: CliContext, saver: BaseCheckpointSaver, change: Change) -
         row["told"] = _describe_progress(saver, change)
     # A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the run has not ended.
     elif change.kind != "idle" or row["status"] == "stalled":
-        row["told"] = _describe_change(change)
+        row["told"] = _describe_change(context, change)
     return row
 
 
@@ -183,14 +175,14 @@ def _describe_progress(saver: BaseCheckpointSaver, change: Change) -> str:
     return text or "progress"
 
 
-def _describe_change(change: Change) -> str | None:  # noqa: PLR0911 - a case per kind
+def _describe_change(context: CliContext, change: Change) -> str | None:  # noqa: PLR0911 - a case per kind
     """Return a change in a few words; None for a step."""
     value: Any = change.value
     if change.kind in {"interrupt", "timer"}:
         if problem_with_interrupt(value) is not None:  # malformed, or its payload is of an unregistered type
             return f"waits for the answer to {escape(str(change.id))}"
         if "due" in value:
-            return describe_sleep(time_or_none(value["due"])) or "sleeps"
+            return describe_sleep(context, time_or_none(value["due"])) or "sleeps"
         reason = value["payload"]
         if reason is None:
             reason = value.get("metadata", {}).get("reason")

@@ -145,12 +145,7 @@ class _CommonOptions(TypedDict):
     as_json: Annotated[bool, option("Print JSON: all fields, whole ids, times in UTC.", "--json")]
     no_pager: Annotated[bool, option("Never show long output in a pager.")]
     debug: Annotated[bool, option("Show the traceback of an error.")]
-    key_file: Annotated[
-        str | None,
-        option(
-            "The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.", "FILE"
-        ),
-    ]
+    key_file: Annotated[str | None, option("The keys of a sealed store. Default: the file of GRAPHKIT_KEYS.", "FILE")]
 
 
 class _Command(click.Command):

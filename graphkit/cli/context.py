@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TextIO, final
 
 from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape, escape_lines, parse_age
+from graphkit.cli.values import UsageError, escape, escape_lines, parse_age, parse_json, to_json
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
@@ -166,18 +166,34 @@ class CliContext:
         """Whether a person can answer a question."""
         return self.is_terminal and self.input.isatty()
 
-    def read_value(self, typed: str) -> str:
-        """Return the text of an option's value; `-` stands for all of standard input.
+    def read_json(self, typed: str, name: str) -> Any:
+        """Return the value of an option that is JSON; `-` stands for all of standard input.
+
+        Args:
+            typed: what the user typed.
+            name: the option, for the error.
 
         Raises:
-            UsageError: standard input is not text.
+            UsageError: it is not JSON, or standard input is not text.
         """
-        if typed != "-":
-            return typed
-        try:
-            return self.input.read()
-        except UnicodeDecodeError as error:
-            raise UsageError(f"standard input is not {error.encoding} text") from error
+        text = typed
+        if typed == "-":
+            try:
+                text = self.input.read()
+            except UnicodeDecodeError as error:
+                raise UsageError(f"standard input is not {error.encoding} text") from error
+        return parse_json(text, name)
+
+    def read_json_object(self, typed: str, name: str) -> dict[str, Any]:
+        """Return the value of an option that is a JSON object, as `read_json` does.
+
+        Raises:
+            UsageError: it is not an object.
+        """
+        value = self.read_json(typed, name)
+        if not isinstance(value, dict):
+            raise UsageError(f'{name} must be a JSON object such as {{"key": 1}}, not {to_json(value)}')
+        return value
 
     def warn(self, text: str) -> None:
         """Write a line to standard error; above the lines that are being redrawn, if any.

@@ -57,12 +57,11 @@ def option(help: str, *words: str, **settings: Any) -> MakeParameter:
         if not any(word.startswith("--") for word in names):
             names.insert(0, f"--{name.replace('_', '-')}")
         metavar = next((word for word in words if word not in names), None)
-        shape: dict[str, Any] = {}
-        if kind is bool:
-            shape["is_flag"] = True
-        elif get_origin(kind) is tuple:
-            shape["multiple"] = True
-        return click.Option([name, *names], help=help, metavar=metavar, **shape, **settings)
+        is_flag = True if kind is bool else None  # False would let an option do without its value
+        is_repeated = get_origin(kind) is tuple
+        return click.Option(
+            [name, *names], help=help, metavar=metavar, is_flag=is_flag, multiple=is_repeated, **settings
+        )
 
     return make
 

@@ -98,7 +98,7 @@ class Card:
     columns: Sequence[Column]
     data: Mapping[str, Any]
     tree: str = ""
-    """The key of the value that is displayed as a tree, below the properties."""
+    """The key of the value that is displayed as a tree, below the properties; None is not."""
 
     def lines(self, context: CliContext) -> Iterator[str]:
         present = [column for column in self.columns if self.data.get(column.key) not in _EMPTY]
@@ -106,7 +106,7 @@ class Card:
         margin = longest + len(GAP)
 
         for column in present:
-            title = column.title.ljust(margin)
+            title = column.title.lower().ljust(margin)
             if column.kind == "tree" and context.is_pretty:
                 for line in format_tree(self.data[column.key], context.width - margin):
                     yield title + line
@@ -118,7 +118,7 @@ class Card:
                 continue
             yield from wrap_words(title + text, context.line_width, margin)
 
-        if self.tree:
+        if self.data.get(self.tree) is not None:
             yield ""
             yield from format_tree(self.data[self.tree], context.line_width)
 

@@ -47,18 +47,6 @@ def parse_json(text: str, name: str) -> Any:
         raise UsageError(f"{name} is not JSON: {error}; text needs quotes, as in '\"yes\"'") from error
 
 
-def parse_json_object(text: str, name: str) -> dict[str, Any]:
-    """Parse the JSON value of an option, which must be an object.
-
-    Raises:
-        UsageError: it is not JSON, or not an object.
-    """
-    value = parse_json(text, name)
-    if not isinstance(value, dict):
-        raise UsageError(f'{name} must be a JSON object such as {{"key": 1}}, not {to_json(value)}')
-    return value
-
-
 def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, Any]:
     """Parse `key=value` pairs; a value that is not JSON is text.
 

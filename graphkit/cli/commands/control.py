@@ -43,7 +43,6 @@ from graphkit.cli.values import (
     describe_payload,
     escape,
     parse_assignments,
-    parse_json,
     parse_json_or_text,
     pluralize,
 )
@@ -58,14 +57,6 @@ _COLUMNS: Final = (
     NAMESPACE,
     Column("deadline", "DEADLINE", "time", is_rare=True),
     Column("payload", "PAYLOAD", "payload"),
-)
-_QUESTION_COLUMNS: Final = (
-    Column("thread", "thread", "name"),
-    Column("ns", "namespace"),
-    Column("node", "node"),
-    Column("when", "stopped"),
-    Column("since", "since", "time"),
-    Column("deadline", "deadline", "time"),
 )
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -127,7 +118,7 @@ def answer(
         raise UsageError("name the thread: graphkit answer DIR THREAD")
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    parsed = text if value is None else parse_json(context.read_value(value), "--value")
+    parsed = text if value is None else context.read_json(value, "--value")
     message = _store_answer(context, saver, thread_id, parsed, interrupt)
     return replace(message, hint=_hint_at_resume(context, thread_id))
 
@@ -172,7 +163,7 @@ def _ask_for_answers(context: CliContext, rows: Sequence[Row]) -> Message:
     try:
         for number, row in enumerate(rows, 1):
             context.write_line(f"{number} of {len(rows)}")
-            show(context, Card(_QUESTION_COLUMNS, row, tree="payload" if row["payload"] is not None else ""))
+            show(context, Card(_COLUMNS[:-1], row, tree="payload"))
             try:
                 if _ask_for_answer(context, saver, row):
                     answered.append(row["thread"])

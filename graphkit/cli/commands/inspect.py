@@ -11,7 +11,6 @@ import click
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
-from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph
 from graphkit._saver.status import find_next_time, public_metadata
@@ -157,7 +156,10 @@ def _properties(context: CliContext, saver: BaseCheckpointSaver, config: Runnabl
     cancellation = find_cancellation(writes) or {}
     failure = dict(find_failure(writes) or {})
     traceback = failure.pop("traceback", None)
-    status = _find_status(saver, config)
+    status = None  # that of the thread, for its latest checkpoint
+    for latest in saver.recent(config.with_check_point_id(None), limit=1):
+        if latest.id == config.checkpoint_id:
+            status = latest.status
     progress = describe_progress(writes)
     if status == "sleeping":
         progress = "; ".join(filter(None, [describe_sleep(context, find_next_time(saver, config)), progress]))
@@ -182,14 +184,6 @@ def _properties(context: CliContext, saver: BaseCheckpointSaver, config: Runnabl
             key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None
         },
     }
-
-
-def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | None:
-    """Return the status of a thread; None if the config names an older checkpoint."""
-    for latest in saver.recent(config.with_check_point_id(None), limit=1):
-        if latest.id == config.checkpoint_id:
-            return latest.status
-    return None
 
 
 @with_placeholder_types()
@@ -282,14 +276,11 @@ def _format_difference(difference: Difference, width: int) -> Iterator[str]:
     old_lines, new_lines = (value.splitlines() for value in values)
     lines = list(unified_diff(old_lines, new_lines, lineterm="", n=1))
     for line in lines[3:]:  # after the two file names and the first position
-        mark = line[0]
-        content = line[1:]
         if line.startswith("@@"):
             yield "  ..."
-        elif content:
-            yield f"  {mark} {escape(content)}"
-        else:
-            yield f"  {mark}".rstrip()
+            continue
+        text = escape(line[1:]) if line[1:] else ""  # `escape` shows an empty text as two quotes
+        yield f"  {line[0]} {text}".rstrip()
 
 
 # graph
@@ -303,9 +294,7 @@ def graph(
     thread: Annotated[str | None, argument("The thread whose path to draw.")],
     checkpoint: CheckpointId,
     app: MaybeApp,
-    syntax: Annotated[
-        str | None, option("Default: text at a terminal, otherwise mermaid.", "--format", type=_SYNTAXES)
-    ],
+    syntax: Annotated[str | None, option("Default: text at a terminal, else mermaid.", "--format", type=_SYNTAXES)],
 ) -> Text:
     """Draw a graph, with the path that a thread took and the node at which it continues.
 
@@ -328,7 +317,9 @@ def graph(
     saver = open_store(directory) if compiled is None else require_saver(compiled)
     config = RunnableConfig(find_thread(saver, thread))
     latest = find_checkpoint(saver, config, checkpoint)
-    path = _path(lineage(saver.history(config), latest.id))
+    path = [info.node_id for info in lineage(saver.history(config), latest.id) if is_after_node(info)]
+    if latest.next_node_id == END:
+        path.append(END)
     fingerprint = latest.metadata.get("graph")
     drawn: GraphDefinition | Topology
     if compiled is None:
@@ -346,14 +337,6 @@ def graph(
             context.warn("graphkit: the graph has changed since this thread was stored")
     drawing = draw(drawn, form, config.thread, path=path, current=latest.next_node_id).content
     return Text(drawing, {"thread": config.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
-
-
-def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
-    """Return the nodes that finished, oldest first, and END if the last checkpoint leads there."""
-    path = [info.node_id for info in checkpoints if is_after_node(info)]
-    if checkpoints[-1].next_node_id == END:
-        path.append(END)
-    return path
 
 
 # Parts of a state

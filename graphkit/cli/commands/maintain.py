@@ -340,9 +340,7 @@ def erase(
     context: CliContext,
     directory: Directory,
     thread: Annotated[str | None, option("The thread; its whole id.", "THREAD", shell_complete=complete_thread)],
-    where: Annotated[
-        tuple[str, ...], option("The threads with this metadata: JSON, otherwise text; repeatable.", "KEY=VALUE")
-    ],
+    where: Annotated[tuple[str, ...], option("The threads with this metadata; repeatable.", "KEY=VALUE")],
     ledger: Annotated[str | None, option("Record what is erased, or erase again what was recorded.", "FILE")],
     ledger_key: Annotated[str | None, option("The file with the key of the ledger: 16 random bytes or more.", "FILE")],
     full: Annotated[bool, option("Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")],
@@ -351,10 +349,11 @@ def erase(
 ) -> Message:
     """Delete threads, and leave no byte of them in the store, nor of their versions.
 
-    With --where, these are the threads with a checkpoint that has the metadata; in a directory,
-    LangGraph's items of the same person are erased too, and its cache is emptied. With only --ledger,
-    the command erases again what was recorded, which a restored backup has brought back. It asks for
-    confirmation; in a script, pass --yes. It exits with 1 if something may be left, and says what.
+    With --where, these are the threads with a checkpoint that has the metadata; a value is JSON,
+    otherwise text. In a directory, LangGraph's items of the same person are erased too, and its cache is
+    emptied. With only --ledger, the command erases again what was recorded, which a restored backup has
+    brought back. It asks for confirmation; in a script, pass --yes. It exits with 1 if something may be
+    left, and says what.
 
     Example: graphkit erase runs --where user=ann --yes
     """

@@ -30,15 +30,7 @@ from graphkit.cli.options import (
 from graphkit.cli.render import Column, Message, Table, Text, View, cut, show
 from graphkit.cli.resolve import find_config, join_some, load_app, require_saver
 from graphkit.cli.stores import open_store, with_placeholder_types
-from graphkit.cli.values import (
-    UsageError,
-    abbreviate,
-    escape,
-    parse_assignments,
-    parse_json,
-    parse_json_object,
-    pluralize,
-)
+from graphkit.cli.values import UsageError, abbreviate, escape, parse_assignments, pluralize
 from graphkit.errors import CheckpointNotFoundError, GraphKitError
 
 if TYPE_CHECKING:
@@ -68,7 +60,7 @@ def run(
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
     # Before the store is made: a mistake leaves none behind.
-    values = parse_json_object(context.read_value(given), "--input")
+    values = context.read_json_object(given, "--input")
     metadata = parse_assignments(meta, "--meta")
     graph = load_app(app, directory, create=True)
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
@@ -92,7 +84,7 @@ def submit(
 
     Example: graphkit submit runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
-    values = parse_json_object(context.read_value(given), "--input")
+    values = context.read_json_object(given, "--input")
     metadata = parse_assignments(meta, "--meta")
     begin = None if at is None else context.parse_time(at, "--at")
     graph = load_app(app, directory, create=True)
@@ -151,7 +143,7 @@ def resume(
 
     answer: Any = ABSENT
     if value is not None:
-        answer = parse_json(context.read_value(value), "--value")
+        answer = context.read_json(value, "--value")
     return _follow(context, graph, GraphResume(answer, update=update), config, app)
 
 
@@ -374,7 +366,7 @@ def schedule_add(
     """
     from graphkit._engine.schedules import Schedule, check_schedule, store_schedule
 
-    values = parse_json_object(context.read_value(given), "--input")
+    values = context.read_json_object(given, "--input")
     now = context.now()
     new = Schedule(name=name, cron=cron, input=values, graph_id=graph_id, timezone=timezone, created_at=now)
     checked = check_schedule(new)

@@ -379,13 +379,13 @@ def _parse_time(value: Any) -> datetime | None:
 def search(
     context: CliContext,
     directory: Directory,
-    metadata: Annotated[
-        tuple[str, ...], argument("The metadata; a value is JSON, otherwise text.", "KEY=VALUE...", required=True)
-    ],
+    metadata: Annotated[tuple[str, ...], argument("The metadata to find.", "KEY=VALUE...", required=True)],
     thread: Annotated[str | None, option("Only this thread.")],
     limit: Annotated[int | None, option("Show at most N checkpoints.", "-n", "N", type=ROWS)],
 ) -> Table:
-    """Find checkpoints by their metadata, in all threads, newest first. The command does not read states.
+    """Find checkpoints by their metadata, in all threads, newest first.
+
+    A value is JSON, otherwise text. The command does not read states.
 
     Example: graphkit search runs user=anna source=input
     """

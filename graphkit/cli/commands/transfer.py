@@ -30,9 +30,7 @@ from graphkit.cli.stores import (
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 
-_Versions: TypeAlias = Annotated[
-    bool, option("Whether to include released histories.", "--versions/--no-versions", default=True)
-]
+_Versions: TypeAlias = Annotated[bool, option("Also released histories.", "--versions/--no-versions", default=True)]
 
 # copy
 

@@ -83,9 +83,8 @@ def watch(
     config = None
     if thread is not None:
         config = RunnableConfig(find_thread(saver, thread, released=True))
-    if config is not None and checkpoint is not None:
-        found = find_checkpoint(saver, config, checkpoint)
-        config = config.with_check_point_id(found.id)
+        if checkpoint is not None:
+            config = config.with_check_point_id(find_checkpoint(saver, config, checkpoint).id)
     latest = context.is_pretty or thread is not None
     with saver.watch(config, latest=latest, interval=interval) as changes:
         if context.is_pretty:

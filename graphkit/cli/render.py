@@ -237,8 +237,9 @@ GAP: Final = "  "
 """Between two columns."""
 _MIN_TEXT_WIDTH: Final = 7
 """No text is cut below this."""
-_MIN_PAYLOAD_WIDTH: Final = 24
-"""Below this a payload is cut only when no figures and no other text are left."""
+_MIN_WIDTH_BESIDE_FIGURES: Final = 34
+"""Below this a payload is cut only when no figures are left, below the next only when no other text is."""
+_MIN_WIDTH_BESIDE_TEXTS: Final = 24
 _DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
 """Kinds that may be dropped, those first that are dropped before the others."""
 
@@ -248,8 +249,8 @@ def fit_table(columns: Iterable[ShownColumn], width: int) -> list[ShownColumn]:
 
     Empty columns are dropped first. Then texts are cut, the longest first, and after them the payload,
     for which the table is read. If that is not enough, columns are dropped until it is: figures, the
-    last first, and then texts, the last first. The payload takes what room the others leave. Columns
-    of other kinds stay.
+    last first, and then texts, the last first. The payload is cut further as the others go, and takes
+    what room they leave. Columns of other kinds stay.
     """
     fitted = [each for each in columns if any(each.lines[1:])]
     while (excess := _shrink_texts(fitted, width)) > 0:
@@ -277,9 +278,14 @@ def _shrink_texts(columns: Sequence[ShownColumn], width: int) -> int:
             each.width = min(each.width, width // 2)
     gaps = len(GAP) * (len(columns) - 1)
     excess = gaps + sum(each.width for each in columns) - width
-    has_others = any(each.column.kind in {"text", *_FIGURE_KINDS} for each in columns)
+    kinds = {each.column.kind for each in columns}
+    least = _MIN_TEXT_WIDTH
+    if not kinds.isdisjoint(_FIGURE_KINDS):
+        least = _MIN_WIDTH_BESIDE_FIGURES
+    elif "text" in kinds:
+        least = _MIN_WIDTH_BESIDE_TEXTS
     excess = _shrink(columns, "text", excess, _MIN_TEXT_WIDTH)
-    return _shrink(columns, "payload", excess, _MIN_PAYLOAD_WIDTH if has_others else _MIN_TEXT_WIDTH)
+    return _shrink(columns, "payload", excess, least)
 
 
 def _shrink(columns: Sequence[ShownColumn], kind: Kind, excess: int, least: int) -> int:

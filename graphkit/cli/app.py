@@ -198,7 +198,10 @@ class _Command(click.Command):
         return default != "" and may_omit_others and not names_store(words["directory"])
 
     def invoke(self, ctx: click.Context) -> int:
-        """Call the command, show what it returns, and print its errors; return the exit code."""
+        """Call the command and show its views as they come; return the exit code.
+
+        An error is printed as one sentence, with advice that depends on the command's arguments.
+        """
         arguments = dict(ctx.params)
         height = None if arguments.pop("no_pager") else ctx.obj.height
         key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
@@ -212,7 +215,37 @@ class _Command(click.Command):
             directory=arguments.get("directory", ""),
             passwords=frozenset(find_passwords(names)),
         )
-        return _run(context, key_file, self._call, arguments)
+        try:
+            # The views are shown inside the block: a command that returns an iterator reads its stores meanwhile.
+            code = 0
+            with _redirect_warnings(context), provide_stores(key_file):
+                result = self._call(context, **arguments)
+                for view in result if isinstance(result, Iterator) else [result]:
+                    if isinstance(view, Message):
+                        code = view.exit_code
+                    if view is not None:
+                        show(context, view)
+            return code
+        except BrokenPipeError:  # `graphkit threads | head`; `main` discards what is left
+            return 0
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except Exception as error:  # noqa: BLE001 - of savers and types of the application, too
+            if context.debug:
+                context.warn("".join(traceback.format_exception(error)).rstrip())
+            known = error
+            if isinstance(error, OSError) and not isinstance(error, GraphKitError):
+                # What a saver would have raised, had it been opened already. Only what opens a file names it.
+                operation = "write" if error.filename is None else "read"
+                known = CheckpointStorageError(error.filename or "the output", operation, error)
+            if isinstance(known, GraphKitError):
+                context.warn(f"graphkit: {_describe_error(known, arguments)}")
+                return known.exit_code
+            context.warn(
+                f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
+                f"unexpected error: rerun with --debug and please report it"
+            )
+            return _UNEXPECTED_ERROR
 
 
 def _make_params(call: Callable[..., Any]) -> list[click.Parameter]:
@@ -224,44 +257,6 @@ def _make_params(call: Callable[..., Any]) -> list[click.Parameter]:
             (make,) = annotation.__metadata__
             params.append(make(name, annotation.__origin__))
     return params
-
-
-def _run(context: CliContext, key_file: str | None, call: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
-    """Call a command and show its views as they come; return the exit code.
-
-    An error is printed as one sentence, with advice that depends on the command's arguments.
-    """
-    try:
-        # The views are shown inside the block: a command that returns an iterator reads its stores while it is shown.
-        code = 0
-        with _redirect_warnings(context), provide_stores(key_file):
-            result = call(context, **arguments)
-            for view in result if isinstance(result, Iterator) else [result]:
-                if isinstance(view, Message):
-                    code = view.exit_code
-                if view is not None:
-                    show(context, view)
-        return code
-    except BrokenPipeError:  # `graphkit threads | head`; `main` discards what is left
-        return 0
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - of savers and types of the application, too
-        if context.debug:
-            context.warn("".join(traceback.format_exception(error)).rstrip())
-        known = error
-        if isinstance(error, OSError) and not isinstance(error, GraphKitError):
-            # What a saver would have raised, had it been opened already. Only what opens a file names it.
-            operation = "write" if error.filename is None else "read"
-            known = CheckpointStorageError(error.filename or "the output", operation, error)
-        if isinstance(known, GraphKitError):
-            context.warn(f"graphkit: {_describe_error(known, arguments)}")
-            return known.exit_code
-        context.warn(
-            f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
-            f"unexpected error: rerun with --debug and please report it"
-        )
-        return _UNEXPECTED_ERROR
 
 
 @contextmanager

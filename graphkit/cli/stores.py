@@ -192,6 +192,8 @@ def open_store(
         CheckpointFormatError: the directory or the database is not a store, or is one of a newer
             version.
     """
+    from graphkit import registry
+
     store = parse_store_name(name)
     options: dict[str, Any] = {"path": store.argument}
     key_file = KEY_FILE.get()
@@ -200,7 +202,13 @@ def open_store(
     _check_store(name, store, create=create, is_sealed="cipher" in options)
     if store.schema is not None:
         options["schema"] = store.schema
-    saver = _make_saver(store.kind, options, for_copies=for_copies)
+    if for_copies:
+        # Not every saver has the option. What else is wrong with the options is found when it is made.
+        with suppress(CheckpointerConfigurationError):
+            registry.check_saver_options(store.kind, **options, fsync=_SECONDS_UNTIL_SYNC)
+            options["fsync"] = _SECONDS_UNTIL_SYNC
+    saver = registry.get_saver(store.kind, **options)
+    close_in_the_end(saver.close)
     # The savers of databases create their tables at the first use. A command that only reads must not.
     if not create and isinstance(saver, SupportsExists) and not saver.exists():
         where = "this database; check its name"
@@ -258,20 +266,6 @@ def _list_kinds() -> Sequence[str]:
     from graphkit import registry
 
     return sorted({*registry.saver_names(), SQLITE, POSTGRES})
-
-
-def _make_saver(kind: str, options: dict[str, Any], *, for_copies: bool) -> BaseCheckpointSaver:
-    """Make a saver, and close it when the command ends."""
-    from graphkit import registry
-
-    if for_copies:
-        # Not every saver has the option. What else is wrong with the options is found when it is made.
-        with suppress(CheckpointerConfigurationError):
-            registry.check_saver_options(kind, **options, fsync=_SECONDS_UNTIL_SYNC)
-            options = {**options, "fsync": _SECONDS_UNTIL_SYNC}
-    saver = registry.get_saver(kind, **options)
-    close_in_the_end(saver.close)
-    return saver
 
 
 def _check_store(name: str, store: StoreName, *, create: bool, is_sealed: bool) -> None:

@@ -123,9 +123,9 @@ def abbreviate(value: Any, limit: int = 60) -> str:
     return text[: limit - 1] + "…"
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Return a number and its noun, such as `1 thread` or `2 threads`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def pluralize(number: int, noun: str, plural: str = "") -> str:
+    """Return a number and its noun, such as `1 thread` or `2 threads`; the plural may be irregular."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def describe_payload(payload: Any, limit: int = 60) -> str:

@@ -84,13 +84,13 @@ def audit_verify(
     problems = [problem._asdict() for problem in report.problems]
     head = f"{report.head.seq}:{report.head.digest}"
     data = {**vars(report), "ok": report.ok, "head": head, "problems": problems}
-    counts = [_count_entries(report.entries)]
+    counts = [pluralize(report.entries, "entry", "entries")]
     if public_key is not None:
         counts.append(f"signed up to {report.signed}")
     if report.unknown:
         counts.append(f"{pluralize(report.unknown, 'operation')} without an outcome")
     if report.gaps:
-        counts.append(f"{_count_entries(report.gaps)} not written")
+        counts.append(f"{pluralize(report.gaps, 'entry', 'entries')} not written")
     summary = f"{', '.join(counts)}; head {head}"
     if report.ok:
         return Message(f"{summary}: no problems", data)
@@ -113,7 +113,9 @@ def audit_export(context: CliContext, log: _Log, output: Output) -> Message | No
         context.out.writelines(lines)
         return None
     count = write_to_file(Path(output), lines)
-    return Message(f"exported {_count_entries(count)} to {escape(output)}", {"entries": count, "file": output})
+    return Message(
+        f"exported {pluralize(count, 'entry', 'entries')} to {escape(output)}", {"entries": count, "file": output}
+    )
 
 
 def _open_log(directory: str, digest_key: str | None) -> Any:
@@ -126,10 +128,6 @@ def _open_log(directory: str, digest_key: str | None) -> Any:
         raise CheckpointerConfigurationError(f"{escape(directory)} is not the directory of an audit log")
     # By name, since graphkit does not import savers.
     return importlib.import_module("savers").AuditLog(directory, digest_key=digest_key)
-
-
-def _count_entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _make_row(record: Any) -> Row:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -28,7 +26,7 @@ from graphkit.cli.cells import (
 )
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, CheckpointId, Directory, Interval, MaybeThread, Seconds, Thread, option
-from graphkit.cli.render import Column, Message, Table, Text, View, show
+from graphkit.cli.render import Column, Message, Table, Text, View
 from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, escape
@@ -260,13 +258,11 @@ class _Screen:
     def _render(self) -> Any:
         from rich.text import Text as RichText
 
-        # The table is laid out by `show`, as that of `threads` is; rich only replaces the lines on the screen.
+        # The table is laid out as that of `threads` is; rich only replaces the lines on the screen.
         newest_first = list(reversed(self._rows.values()))
-        note = ""
+        lines = ["nothing has happened yet"]
+        if newest_first:
+            lines = list(Table(_COLUMNS, newest_first[:_MAX_ROWS]).lines(self._context))
         if len(newest_first) > _MAX_ROWS:
-            note = f"and {len(newest_first) - _MAX_ROWS} more"
-        table = Table(_COLUMNS, newest_first[:_MAX_ROWS], empty="nothing has happened yet", note=note)
-        page = io.StringIO()
-        context = dataclasses.replace(self._context, out=page, err=page, height=None, writers_above=[])
-        show(context, table)
-        return RichText.from_ansi(page.getvalue())
+            lines.append(f"and {len(newest_first) - _MAX_ROWS} more")
+        return RichText.from_ansi("\n".join(lines))

@@ -392,7 +392,10 @@ def search(
     saver = open_store(directory)
     wanted = parse_assignments(metadata, "search")
     found = read_threads(context, saver, thread, lambda each: saver.search(wanted, thread_id=each, limit=limit))
-    rows = [{"thread": info.thread_id, "ns": info.checkpoint_ns, **_checkpoint_row(saver, info)} for info in found]
+    rows: list[Row] = []
+    for info in found:
+        place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
+        rows.append(place | _checkpoint_row(saver, info))
     rows.sort(key=lambda row: row["created"], reverse=True)
     rows = rows[:limit]
     count = len({row["thread"] for row in rows})

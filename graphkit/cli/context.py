@@ -14,12 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
-from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
 from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape, escape_lines, parse_age, parse_json, to_json
+from graphkit.cli.values import UsageError, escape, escape_lines, parse_age, parse_json, to_json, wrap_words
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
@@ -203,7 +202,7 @@ class CliContext:
         # An error may quote a store, a server or a file that somebody else wrote.
         text = escape_lines(hide_passwords(text, self.passwords))
         if self.err.isatty() and "\n" not in text:
-            text = "\n  ".join(wrap(text, self.width - 2, break_long_words=False, break_on_hyphens=False))
+            text = "\n".join(wrap_words(text, self.width, 2))
         if self.writers_above:
             self.writers_above[-1](text)
             return

@@ -119,16 +119,9 @@ def _complete(
 # What several commands have
 
 Directory: TypeAlias = Annotated[
-    str,
-    argument(
-        "The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted if "
-        "GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
-        "DIR",
-    ),
+    str, argument("A directory, sqlite:FILE, postgres:DSN or kind:argument. Default: GRAPHKIT_DIR, or --app's.", "DIR")
 ]
-Thread: TypeAlias = Annotated[
-    str, argument("The thread's id, or a unique prefix of it.", shell_complete=complete_thread)
-]
+Thread: TypeAlias = Annotated[str, argument("The thread's id, or a unique prefix.", shell_complete=complete_thread)]
 MaybeThread: TypeAlias = Annotated[str | None, argument("Only this thread.", shell_complete=complete_thread)]
 CheckpointId: TypeAlias = Annotated[
     str | None,
@@ -137,9 +130,7 @@ CheckpointId: TypeAlias = Annotated[
 Namespace: TypeAlias = Annotated[str, option("The namespace of a nested graph.", "NS", default="", show_default=False)]
 App: TypeAlias = Annotated[str, option("The graph, or a function that returns it.", "MODULE:OBJECT", required=True)]
 MaybeApp: TypeAlias = Annotated[str | None, option("The graph, or a function that returns it.", "MODULE:OBJECT")]
-Output: TypeAlias = Annotated[
-    str, option("The file to write; - is standard output.", "-o", "FILE", default="-", show_default=False)
-]
+Output: TypeAlias = Annotated[str, option("The file to write; - is standard output.", "-o", "FILE", default="-")]
 DryRun: TypeAlias = Annotated[bool, option("Only report what would be done.")]
 RunInput: TypeAlias = Annotated[
     str, option("The input, a JSON object; - reads it from standard input.", "--input", "-i", "JSON", default="{}")

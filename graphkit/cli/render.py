@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from graphkit._values.frozen import to_plain
 from graphkit._wording import count_cells
 from graphkit.cli.cells import FORMATTERS, Figure, Kind, short_ids, short_names
-from graphkit.cli.values import escape, format_value, to_json
+from graphkit.cli.values import escape, format_value, to_json, wrap_words
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
@@ -214,21 +214,6 @@ def _format_first(context: CliContext, columns: Iterable[Column], row: Mapping[s
         if value is not None:
             return FORMATTERS[column.kind](context, value)
     return ""
-
-
-def wrap_words(line: str, width: int | None, indent: int) -> Iterable[str]:
-    """Break a line between words, and indent the parts after the first; None leaves it whole."""
-    if width is None or len(line) <= width:
-        return [line]
-    from textwrap import wrap
-
-    return wrap(
-        line,
-        width,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 # The columns for which a terminal has room

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -108,6 +108,21 @@ def escape(text: str) -> str:
 def escape_lines(text: str) -> str:
     """Return a text without the characters that a terminal would interpret; lines stay lines."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else escape(letter) for letter in text)
+
+
+def wrap_words(line: str, width: int | None, indent: int) -> Iterable[str]:
+    """Break a line between words, and indent the parts after the first; None leaves it whole."""
+    if width is None or len(line) <= width:
+        return [line]
+    from textwrap import wrap
+
+    return wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def format_value(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 from graphkit.cli.cells import Row
-from graphkit.cli.commands.transfer import write_to_file
+from graphkit.cli.commands.transfer import write_output
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Output, argument, option
 from graphkit.cli.render import Column, Message, Table
@@ -30,9 +30,7 @@ _COLUMNS: Final = (
 _PROBLEMS: Final = (Column("where", "WHERE"), Column("reason", "PROBLEM"))
 
 _Log: TypeAlias = Annotated[str, argument("The directory of the audit log.", "DIR")]
-_DigestKey: TypeAlias = Annotated[
-    str | None, option("The key of the log's digests, in a key file; needed if ids and principals are keyed.", "FILE")
-]
+_DigestKey: TypeAlias = Annotated[str | None, option("The key of the log's digests, in a key file.", "FILE")]
 
 
 def audit_list(
@@ -108,14 +106,7 @@ def audit_export(context: CliContext, log: _Log, output: Output) -> Message | No
     Example: graphkit audit export audit-log --output audit.jsonl
     """
     lines = (line + "\n" for line in _open_log(log, None).export())
-    if output == "-":
-        context.use_utf8()
-        context.out.writelines(lines)
-        return None
-    count = write_to_file(Path(output), lines)
-    return Message(
-        f"exported {pluralize(count, 'entry', 'entries')} to {escape(output)}", {"entries": count, "file": output}
-    )
+    return write_output(context, output, lines, ("entry", "entries"))
 
 
 def _open_log(directory: str, digest_key: str | None) -> Any:

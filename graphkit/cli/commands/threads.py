@@ -508,9 +508,7 @@ def _sum_up(saver: BaseCheckpointSaver, histories: Sequence[_History], infos: Se
     oldest = min(info.created_at for info in infos)
     newest = max(info.created_at for info in infos)
     elapsed = (newest - oldest).total_seconds()
-    per_hour = None
-    if elapsed >= _MIN_SECONDS_FOR_RATE:
-        per_hour = round(len(infos) * _HOUR / elapsed, 1)
+    per_hour = round(len(infos) * _HOUR / elapsed, 1) if elapsed >= _MIN_SECONDS_FOR_RATE else None
 
     # The steps whose duration is known.
     steps: list[tuple[float, str]] = []

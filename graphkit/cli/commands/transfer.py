@@ -157,8 +157,7 @@ def export(
     saver = open_store(directory)
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
-    path = Path(output)
-    is_new_file = output != _STANDARD_STREAM and not path.exists()
+    is_new_file = output != _STANDARD_STREAM and not Path(output).exists()
     failures: list[CheckpointerError] = []
 
     def note_failure(error: CheckpointerError) -> None:
@@ -186,15 +185,10 @@ def export(
             next(lines)  # what the export refuses altogether, it refuses before its first line
             place = "standard output" if output == _STANDARD_STREAM else escape(output)
             return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
-        if output == _STANDARD_STREAM:
-            context.use_utf8()
-            context.out.writelines(lines)
-            return None
-        count = write_to_file(path, lines, _END_KEY)
-
+        exported = write_output(context, output, lines, ("thread", "threads"), _END_KEY)
     for error in failures:
         raise error
-    return Message(f"exported {pluralize(count, 'thread')} to {escape(output)}", {"threads": count, "file": output})
+    return exported
 
 
 def _types_of(app: str | None) -> tuple[type, ...]:
@@ -204,8 +198,28 @@ def _types_of(app: str | None) -> tuple[type, ...]:
     return tuple(load_app(app).topology.schema.types)
 
 
-def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
-    """Write lines to a file; return how many of them begin with a key of JSON, or all.
+def write_output(
+    context: CliContext, output: str, lines: Iterable[str], noun: tuple[str, str], key: str = ""
+) -> Message | None:
+    """Write lines to a file, and return what was exported; or to standard output, which has no room for that.
+
+    Args:
+        context: has the standard output.
+        output: what the user typed.
+        lines: the lines.
+        noun: what is exported, as one and as several.
+        key: a key of JSON with which the lines begin that count; "" counts all.
+    """
+    if output == _STANDARD_STREAM:
+        context.use_utf8()
+        context.out.writelines(lines)
+        return None
+    count = _write_to_file(Path(output), lines, key)
+    return Message(f"exported {pluralize(count, *noun)} to {escape(output)}", {noun[1]: count, "file": output})
+
+
+def _write_to_file(path: Path, lines: Iterable[str], key: str) -> int:
+    """Write lines to a file; return how many of them begin with a key of JSON.
 
     The file gets its name only when it is complete.
 
@@ -297,10 +311,7 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 
 
-_Target: TypeAlias = Annotated[
-    str,
-    argument("The checkpoint directory, created if it is missing, or another store, also in the same database.", "DIR"),
-]
+_Target: TypeAlias = Annotated[str, argument("The store, created if it is missing; also in the same database.", "DIR")]
 _MAX_PROBLEMS: Final = 5
 """Problems that the message lists; JSON has all of them."""
 

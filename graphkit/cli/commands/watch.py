@@ -160,9 +160,8 @@ def _is_news(row: Row) -> bool:
 
 def _describe_progress(saver: BaseCheckpointSaver, change: Change) -> str:
     """Return how far each running map and fork is."""
-    config = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
-    if change.checkpoint is not None:
-        config = config.with_check_point_id(change.checkpoint.id)
+    checkpoint_id = None if change.checkpoint is None else change.checkpoint.id
+    config = RunnableConfig(change.thread_id, checkpoint_id, change.checkpoint_ns)
     text = None
     with suppress(CheckpointerError):  # a type that is not registered here
         text = describe_progress(saver.get_writes(config))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -189,9 +188,10 @@ def _prune_idle(
     idle_since = context.now() - parse_age(age)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
+    delete_idle = partial(saver.delete_idle, idle_since=idle_since)
     assert isinstance(saver, BaseCheckpointSaver)
     failed = _collect_failures(saver, "delete")
-    idle = _list_idle(saver, only, idle_since, failed)
+    idle = _list_idle(saver, only, partial(delete_idle, dry_run=True), failed)
     waiting = [row["thread"] for row in idle if row["status"] == "interrupted"]
     damaged = [row["thread"] for row in idle if row["status"] == "damaged"]
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time; of a damaged thread, `repair`
@@ -222,7 +222,7 @@ def _prune_idle(
 
     # A thread that a process has written to since then stays.
     with context.progress("deleting") as progress:
-        results = failed.change_each(chosen, partial(saver.delete_idle, idle_since=idle_since), progress)
+        results = failed.change_each(chosen, delete_idle, progress)
     deleted = set(chain.from_iterable(results))
     data["deleted"] = sorted(deleted)
     gone = [row for row in rows if row["thread"] in deleted]
@@ -233,17 +233,17 @@ def _prune_idle(
 
 
 @with_placeholder_types()
-def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
-    """Return the threads that no process has written to since, and that have no run, as plain data."""
-    assert isinstance(saver, SupportsDeleteIdle)
-    assert isinstance(saver, BaseCheckpointSaver)
+def _list_idle(
+    saver: BaseCheckpointSaver, only: str | None, find_idle: Callable[[str], Sequence[str]], failed: FailedThreads
+) -> list[Row]:
+    """Return the threads that `find_idle` finds idle, and that have no run, as plain data."""
     found = saver.threads(released=True) if only is None else [only]
     rows: list[Row] = []
     for thread_id in sorted(found):
         if thread_id != only and is_schedule(thread_id):
             continue
         with failed.catch(thread_id):
-            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+            if not find_idle(thread_id):
                 continue
             if saver.is_run_locked(RunnableConfig(thread_id)):  # its node takes long; `delete_idle` would skip it
                 continue
@@ -367,7 +367,6 @@ def erase(
     saver = open_store(directory)
     names: Sequence[str] = []
     stores: Mapping[str, Any] = {}  # LangGraph's, by what their entries are called
-    missing = None
     if where:
         metadata = parse_assignments(where, "--where")
         stores = call_for_entries(saver, "open_logs")
@@ -380,7 +379,6 @@ def erase(
         # There may be others that begin with this. They are not meant: the user was told to type the whole id.
         with suppress(CheckpointNotFoundError, UsageError):
             names = [require_whole_id(saver, thread)]
-        missing = None if names else thread
         what = f"what earlier deletes have left (there is no thread {escape(thread)})"
         if names:
             what = _describe(saver, names, stores)
@@ -400,7 +398,7 @@ def erase(
     else:
         assert recorded is not None
         reports = recorded.apply(saver, full=full)
-    return _show(reports, [*stores], missing=missing)
+    return _show(reports, [*stores], missing=None if names else thread)
 
 
 def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:

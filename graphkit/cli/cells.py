@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -224,6 +223,8 @@ def describe_cancellation(cancellation: Any) -> str:
 
 def format_command(context: CliContext, command: str, *words: str) -> str:
     """Return a command line to type next; DIR is omitted where it may be, and a password hidden."""
+    import shlex
+
     places = [context.directory]
     if context.directory in {"", context.environment.get("GRAPHKIT_DIR")}:
         places = []

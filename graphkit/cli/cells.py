@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -46,11 +45,6 @@ _ID_TOLERANCE: Final = 4
 _MIN_NAME_LENGTH: Final = 20
 
 
-def format_cell(context: CliContext, kind: Kind, value: Any) -> str:
-    """Return a value, which is not None, as people read it."""
-    return _FORMATTERS[kind](context, value)
-
-
 def _format_timestamp(context: CliContext, when: datetime) -> str:
     if context.is_pretty:
         return format_age(context.now() - when)
@@ -69,7 +63,7 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
 
 
 _WHOLE_KINDS: Final[tuple[Kind, ...]] = ("name", "id", "whole", "tree")
-_FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
+FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "text": lambda _, value: "" if value == "" else abbreviate(value, _TEXT_LIMIT),
     "age": _format_timestamp,
     "time": _format_time,
@@ -85,6 +79,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
     "interrupts": lambda _, rows: "; ".join(map(describe_interrupt, rows)),
 }
+"""What returns a value of a kind, which is not None, as people read it: of the context and the value."""
 
 
 def format_age(age: timedelta) -> str:
@@ -201,9 +196,9 @@ def describe_progress(writes: Mapping[str, Any]) -> str | None:
     return ", ".join(parts) or None
 
 
-def describe_sleep(until: datetime | None) -> str | None:
+def describe_sleep(context: CliContext, until: datetime | None) -> str | None:
     """Return until when a thread sleeps."""
-    return None if until is None else f"sleeps until {until.isoformat(timespec='seconds')}"
+    return None if until is None else f"sleeps until {context.describe_time(until)}"
 
 
 def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
@@ -226,10 +221,12 @@ def describe_cancellation(cancellation: Any) -> str:
     return f"cancelled: {escape(simplify_text(str(reason)))}"
 
 
-def format_command(context: CliContext, command: str, directory: str, *words: str) -> str:
+def format_command(context: CliContext, command: str, *words: str) -> str:
     """Return a command line to type next; DIR is omitted where it may be, and a password hidden."""
-    places = [directory]
-    if directory in {"", context.environment.get("GRAPHKIT_DIR")}:
+    import shlex
+
+    places = [context.directory]
+    if context.directory in {"", context.environment.get("GRAPHKIT_DIR")}:
         places = []
     line = shlex.join(["graphkit", command, *places, *words])
     return f"next: {hide_passwords(line, context.passwords)}"

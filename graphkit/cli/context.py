@@ -14,12 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
-from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
 from graphkit._saver.capabilities import Progress
 from graphkit.cli.stores import hide_passwords
-from graphkit.cli.values import UsageError, escape_lines, parse_age
+from graphkit.cli.values import UsageError, escape, escape_lines, parse_age, parse_json, to_json, wrap_words
 
 _STDERR: Final = 2
 """The descriptor of standard error."""
@@ -65,6 +64,8 @@ class CliContext:
     as_json: bool = False
     """Whether the command has the option --json."""
     debug: bool = False
+    directory: str = ""
+    """The store that the user typed, or the environment has, if the command takes one."""
     passwords: frozenset[str] = frozenset()
     """Passwords in what the user typed; hidden in all messages."""
     writers_above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
@@ -108,6 +109,28 @@ class CliContext:
         """Convert a time to the zone in which times are shown."""
         return when.astimezone(self.zone)
 
+    def describe_time(self, when: datetime) -> str:
+        """Return a time as part of a sentence: at a terminal in its zone, elsewhere in UTC."""
+        if self.is_pretty:
+            return f"{self.to_local_time(when):%Y-%m-%d %H:%M:%S %Z}"
+        return when.isoformat(timespec="seconds")
+
+    def parse_time(self, text: str, name: str) -> datetime:
+        """Parse a time, such as 2026-12-01T08:00, or with a zone 2026-12-01T08:00+01:00.
+
+        Args:
+            text: the time.
+            name: the option, for the error.
+
+        Raises:
+            UsageError: it is not one.
+        """
+        try:
+            parsed = datetime.fromisoformat(text)
+        except ValueError:
+            raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
+        return parsed.replace(tzinfo=parsed.tzinfo or self.zone).astimezone()
+
     def time_ago(self, age: str | None) -> datetime | None:
         """Return the time as long ago as the user typed, such as 12h or 30d; None if nothing was typed."""
         return None if age is None else self.now() - parse_age(age)
@@ -142,18 +165,34 @@ class CliContext:
         """Whether a person can answer a question."""
         return self.is_terminal and self.input.isatty()
 
-    def read_value(self, typed: str) -> str:
-        """Return the text of an option's value; `-` stands for all of standard input.
+    def read_json(self, typed: str, name: str) -> Any:
+        """Return the value of an option that is JSON; `-` stands for all of standard input.
+
+        Args:
+            typed: what the user typed.
+            name: the option, for the error.
 
         Raises:
-            UsageError: standard input is not text.
+            UsageError: it is not JSON, or standard input is not text.
         """
-        if typed != "-":
-            return typed
-        try:
-            return self.input.read()
-        except UnicodeDecodeError as error:
-            raise UsageError(f"standard input is not {error.encoding} text") from error
+        text = typed
+        if typed == "-":
+            try:
+                text = self.input.read()
+            except UnicodeDecodeError as error:
+                raise UsageError(f"standard input is not {error.encoding} text") from error
+        return parse_json(text, name)
+
+    def read_json_object(self, typed: str, name: str) -> dict[str, Any]:
+        """Return the value of an option that is a JSON object, as `read_json` does.
+
+        Raises:
+            UsageError: it is not an object.
+        """
+        value = self.read_json(typed, name)
+        if not isinstance(value, dict):
+            raise UsageError(f'{name} must be a JSON object such as {{"key": 1}}, not {to_json(value)}')
+        return value
 
     def warn(self, text: str) -> None:
         """Write a line to standard error; above the lines that are being redrawn, if any.
@@ -163,7 +202,7 @@ class CliContext:
         # An error may quote a store, a server or a file that somebody else wrote.
         text = escape_lines(hide_passwords(text, self.passwords))
         if self.err.isatty() and "\n" not in text:
-            text = "\n  ".join(wrap(text, self.width - 2, break_long_words=False, break_on_hyphens=False))
+            text = "\n".join(wrap_words(text, self.width, 2))
         if self.writers_above:
             self.writers_above[-1](text)
             return
@@ -197,13 +236,6 @@ class CliContext:
         with ProgressBar(console=console, transient=True) as bar, self.redraw(write_above):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
-
-    def track(self, title: str, threads: Sequence[str]) -> Iterator[str]:
-        """Yield the threads one after another, and show how many are done."""
-        with self.progress(title) as progress:
-            for done, thread_id in enumerate(threads, 1):
-                yield thread_id
-                progress(done, len(threads), thread_id)
 
     @contextmanager
     def redraw(self, write_above: Callable[[str], object]) -> Iterator[None]:

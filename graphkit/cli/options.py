@@ -57,12 +57,11 @@ def option(help: str, *words: str, **settings: Any) -> MakeParameter:
         if not any(word.startswith("--") for word in names):
             names.insert(0, f"--{name.replace('_', '-')}")
         metavar = next((word for word in words if word not in names), None)
-        shape: dict[str, Any] = {}
-        if kind is bool:
-            shape["is_flag"] = True
-        elif get_origin(kind) is tuple:
-            shape["multiple"] = True
-        return click.Option([name, *names], help=help, metavar=metavar, **shape, **settings)
+        is_flag = True if kind is bool else None  # False would let an option do without its value
+        is_repeated = get_origin(kind) is tuple
+        return click.Option(
+            [name, *names], help=help, metavar=metavar, is_flag=is_flag, multiple=is_repeated, **settings
+        )
 
     return make
 
@@ -120,42 +119,25 @@ def _complete(
 # What several commands have
 
 Directory: TypeAlias = Annotated[
-    str,
-    argument(
-        "The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted if "
-        "GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
-        "DIR",
-    ),
+    str, argument("A directory, sqlite:FILE, postgres:DSN or kind:argument. Default: GRAPHKIT_DIR, or --app's.", "DIR")
 ]
-Thread: TypeAlias = Annotated[
-    str, argument("The thread's id, or a unique prefix of it.", shell_complete=complete_thread)
-]
+Thread: TypeAlias = Annotated[str, argument("The thread's id, or a unique prefix.", shell_complete=complete_thread)]
 MaybeThread: TypeAlias = Annotated[str | None, argument("Only this thread.", shell_complete=complete_thread)]
 CheckpointId: TypeAlias = Annotated[
     str | None,
-    option(
-        "The checkpoint, shortened to a unique beginning or end. Default: the latest.",
-        "-c",
-        "ID",
-        shell_complete=_complete_checkpoint,
-    ),
+    option("The checkpoint; may be shortened. Default: the latest.", "-c", "ID", shell_complete=_complete_checkpoint),
 ]
 Namespace: TypeAlias = Annotated[str, option("The namespace of a nested graph.", "NS", default="", show_default=False)]
 App: TypeAlias = Annotated[str, option("The graph, or a function that returns it.", "MODULE:OBJECT", required=True)]
 MaybeApp: TypeAlias = Annotated[str | None, option("The graph, or a function that returns it.", "MODULE:OBJECT")]
-Output: TypeAlias = Annotated[
-    str, option("The file to write; - is standard output.", "-o", "FILE", default="-", show_default=False)
-]
+Output: TypeAlias = Annotated[str, option("The file to write; - is standard output.", "-o", "FILE", default="-")]
 DryRun: TypeAlias = Annotated[bool, option("Only report what would be done.")]
 RunInput: TypeAlias = Annotated[
-    str,
-    option(
-        "The input of the run: a JSON object; - reads it from standard input.", "--input", "-i", "JSON", default="{}"
-    ),
+    str, option("The input, a JSON object; - reads it from standard input.", "--input", "-i", "JSON", default="{}")
 ]
+Answer: TypeAlias = Annotated[str | None, option("The answer as JSON; - reads it from standard input.", "-v", "JSON")]
 Assign: TypeAlias = Annotated[
-    tuple[str, ...],
-    option("A value to merge into the state: JSON, otherwise text; repeatable.", "--set", "-s", "KEY=VALUE"),
+    tuple[str, ...], option("To merge into the state: JSON, otherwise text; repeatable.", "--set", "-s", "KEY=VALUE")
 ]
 Interval: TypeAlias = Annotated[
     float, option("The polling interval where there are no file events.", "SECONDS", type=Seconds(0.01), default=1.0)

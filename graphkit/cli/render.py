@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from graphkit._values.frozen import to_plain
 from graphkit._wording import count_cells
-from graphkit.cli.cells import Figure, Kind, format_cell, short_ids, short_names
-from graphkit.cli.values import escape, format_value, to_json
+from graphkit.cli.cells import FORMATTERS, Figure, Kind, short_ids, short_names
+from graphkit.cli.values import escape, format_value, to_json, wrap_words
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
@@ -56,12 +56,39 @@ class Table:
     columns: Sequence[Column]
     data: Sequence[Mapping[str, Any]]
     """The rows."""
-    empty: str
+    empty: str = ""
     """The message if there are no rows."""
     note: str = ""
     """A message below the rows."""
     summary: str = ""
     """A line above the rows, at a terminal."""
+
+    def lines(self, context: CliContext) -> Iterator[str]:
+        if self.summary and context.is_pretty:
+            for part in wrap_words(self.summary, context.width, 0):
+                yield _paint(context, part, _DIM)
+        shown = [
+            ShownColumn(column, [column.title, *_format_column(context, column, self.data)])
+            for column in self.columns
+            if not column.is_rare or any(row.get(column.key) for row in self.data)
+        ]
+        if context.is_pretty:
+            shown = fit_table(shown, context.width)
+
+        # The lines of a column become equally wide, and get the colours of a terminal.
+        for each in shown:
+            kind = each.column.kind
+            plain = _DIM if kind in _SECONDARY_KINDS else None
+            is_right_aligned = context.is_pretty and kind in _RIGHT_ALIGNED
+            widths = [count_cells(line) for line in each.lines]
+            widest = max(widths)
+            for number, (line, width) in enumerate(zip(each.lines, widths, strict=True)):
+                painted = _paint(context, line, _COLOURS.get(line, plain) if number else _BOLD)
+                gap = " " * (widest - width)
+                each.lines[number] = gap + painted if is_right_aligned else painted + gap
+
+        for parts in zip(*(each.lines for each in shown), strict=True):
+            yield GAP.join(parts).rstrip()
 
 
 @dataclass(frozen=True)
@@ -71,7 +98,29 @@ class Card:
     columns: Sequence[Column]
     data: Mapping[str, Any]
     tree: str = ""
-    """The key of the value that is displayed as a tree, below the properties."""
+    """The key of the value that is displayed as a tree, below the properties; None is not."""
+
+    def lines(self, context: CliContext) -> Iterator[str]:
+        present = [column for column in self.columns if self.data.get(column.key) not in _EMPTY]
+        longest = max(len(column.title) for column in present)
+        margin = longest + len(GAP)
+
+        for column in present:
+            title = column.title.lower().ljust(margin)
+            if column.kind == "tree" and context.is_pretty:
+                for line in format_tree(self.data[column.key], context.width - margin):
+                    yield title + line
+                    title = " " * margin
+                continue
+            text = FORMATTERS[column.kind](context, self.data[column.key])
+            if column.kind == "lines":  # as they are: a wrapped traceback could not be read
+                yield from (column.title, *text.split("\n"))
+                continue
+            yield from wrap_words(title + text, context.line_width, margin)
+
+        if self.data.get(self.tree) is not None:
+            yield ""
+            yield from format_tree(self.data[self.tree], context.line_width)
 
 
 @dataclass(frozen=True)
@@ -80,6 +129,9 @@ class Text:
 
     text: str
     data: Any
+
+    def lines(self, _context: CliContext) -> Iterator[str]:
+        yield from self.text.rstrip("\n").split("\n")
 
 
 @dataclass(frozen=True)
@@ -93,6 +145,16 @@ class Message:
     """The command that comes next, at a terminal."""
     table: Table | None = None
     """What people see above the sentence; its rows are part of the data."""
+
+    def lines(self, context: CliContext) -> Iterator[str]:
+        if self.table is not None:
+            yield from self.table.lines(context)
+        for line in self.sentence.rstrip("\n").split("\n"):
+            indent = len(line) - len(line.lstrip()) + len(GAP)
+            yield from wrap_words(line, context.line_width, indent)
+        if self.hint and context.is_pretty:
+            for part in wrap_words(self.hint, context.width, len(GAP)):
+                yield _paint(context, part, _DIM)
 
 
 View = Table | Card | Text | Message
@@ -122,31 +184,9 @@ def show(context: CliContext, view: View) -> None:
     elif isinstance(view, Table) and not view.data:
         context.warn(view.empty)
     else:
-        context.write_lines(list(_view_lines(context, view)))
+        context.write_lines(list(view.lines(context)))
         if isinstance(view, Table) and view.note:
             context.warn(view.note)
-
-
-def _view_lines(context: CliContext, view: View) -> Iterator[str]:
-    if isinstance(view, Table):
-        yield from _table_lines(context, view)
-    elif isinstance(view, Card):
-        yield from _card_lines(context, view)
-    elif isinstance(view, Text):
-        yield from view.text.rstrip("\n").split("\n")
-    else:
-        yield from _message_lines(context, view)
-
-
-def _message_lines(context: CliContext, message: Message) -> Iterator[str]:
-    if message.table is not None:
-        yield from _table_lines(context, message.table)
-    for line in message.sentence.rstrip("\n").split("\n"):
-        indent = len(line) - len(line.lstrip()) + len(GAP)
-        yield from wrap_words(line, context.line_width, indent)
-    if message.hint and context.is_pretty:
-        for part in wrap_words(message.hint, context.width, len(GAP)):
-            yield _paint(context, part, _DIM)
 
 
 def _paint(context: CliContext, text: str, style: int | None) -> str:
@@ -154,34 +194,6 @@ def _paint(context: CliContext, text: str, style: int | None) -> str:
     if style is None or not text or not context.colour:
         return text
     return f"\x1b[{style}m{text}\x1b[0m"
-
-
-def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
-    if table.summary and context.is_pretty:
-        for part in wrap_words(table.summary, context.width, 0):
-            yield _paint(context, part, _DIM)
-    shown = [
-        ShownColumn(column, [column.title, *_format_column(context, column, table.data)])
-        for column in table.columns
-        if not column.is_rare or any(row.get(column.key) for row in table.data)
-    ]
-    if context.is_pretty:
-        shown = fit_table(shown, context.width)
-
-    # The lines of a column become equally wide, and get the colours of a terminal.
-    for each in shown:
-        kind = each.column.kind
-        plain = _DIM if kind in _SECONDARY_KINDS else None
-        is_right_aligned = context.is_pretty and kind in _RIGHT_ALIGNED
-        widths = [count_cells(line) for line in each.lines]
-        widest = max(widths)
-        for number, (line, width) in enumerate(zip(each.lines, widths, strict=True)):
-            painted = _paint(context, line, _COLOURS.get(line, plain) if number else _BOLD)
-            gap = " " * (widest - width)
-            each.lines[number] = gap + painted if is_right_aligned else painted + gap
-
-    for parts in zip(*(each.lines for each in shown), strict=True):
-        yield GAP.join(parts).rstrip()
 
 
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -200,46 +212,8 @@ def _format_first(context: CliContext, columns: Iterable[Column], row: Mapping[s
     for column in columns:
         value = row.get(column.key)
         if value is not None:
-            return format_cell(context, column.kind, value)
+            return FORMATTERS[column.kind](context, value)
     return ""
-
-
-def _card_lines(context: CliContext, card: Card) -> Iterator[str]:
-    present = [column for column in card.columns if card.data.get(column.key) not in _EMPTY]
-    longest = max(len(column.title) for column in present)
-    margin = longest + len(GAP)
-
-    for column in present:
-        title = column.title.ljust(margin)
-        if column.kind == "tree" and context.is_pretty:
-            for line in format_tree(card.data[column.key], context.width - margin):
-                yield title + line
-                title = " " * margin
-            continue
-        text = format_cell(context, column.kind, card.data[column.key])
-        if column.kind == "lines":  # as they are: a wrapped traceback could not be read
-            yield from (column.title, *text.split("\n"))
-            continue
-        yield from wrap_words(title + text, context.line_width, margin)
-
-    if card.tree:
-        yield ""
-        yield from format_tree(card.data[card.tree], context.line_width)
-
-
-def wrap_words(line: str, width: int | None, indent: int) -> Iterable[str]:
-    """Break a line between words, and indent the parts after the first; None leaves it whole."""
-    if width is None or len(line) <= width:
-        return [line]
-    from textwrap import wrap
-
-    return wrap(
-        line,
-        width,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 # The columns for which a terminal has room
@@ -248,8 +222,9 @@ GAP: Final = "  "
 """Between two columns."""
 _MIN_TEXT_WIDTH: Final = 7
 """No text is cut below this."""
-_MIN_PAYLOAD_WIDTH: Final = 24
-"""Below this a payload is cut only when no other text is left."""
+_MIN_WIDTH_BESIDE_FIGURES: Final = 34
+"""Below this a payload is cut only when no figures are left, below the next only when no other text is."""
+_MIN_WIDTH_BESIDE_TEXTS: Final = 24
 _DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
 """Kinds that may be dropped, those first that are dropped before the others."""
 
@@ -257,10 +232,10 @@ _DROPPED_KINDS: Final = (_FIGURE_KINDS, {"text"}, {"payload"})
 def fit_table(columns: Iterable[ShownColumn], width: int) -> list[ShownColumn]:
     """Return the columns for which a terminal has room, their lines cut where necessary.
 
-    Empty columns are dropped first. Then texts are cut, the longest first. If that is not enough,
-    columns are dropped until it is: figures, the last first, and then texts, the last first. A
-    payload, for which the table is read, is cut only when no figures are left, and takes what room
-    the others leave. Columns of other kinds stay.
+    Empty columns are dropped first. Then texts are cut, the longest first, and after them the payload,
+    for which the table is read. If that is not enough, columns are dropped until it is: figures, the
+    last first, and then texts, the last first. The payload is cut further as the others go, and takes
+    what room they leave. Columns of other kinds stay.
     """
     fitted = [each for each in columns if any(each.lines[1:])]
     while (excess := _shrink_texts(fitted, width)) > 0:
@@ -289,10 +264,13 @@ def _shrink_texts(columns: Sequence[ShownColumn], width: int) -> int:
     gaps = len(GAP) * (len(columns) - 1)
     excess = gaps + sum(each.width for each in columns) - width
     kinds = {each.column.kind for each in columns}
+    least = _MIN_TEXT_WIDTH
+    if not kinds.isdisjoint(_FIGURE_KINDS):
+        least = _MIN_WIDTH_BESIDE_FIGURES
+    elif "text" in kinds:
+        least = _MIN_WIDTH_BESIDE_TEXTS
     excess = _shrink(columns, "text", excess, _MIN_TEXT_WIDTH)
-    if kinds.isdisjoint(_FIGURE_KINDS):
-        excess = _shrink(columns, "payload", excess, _MIN_PAYLOAD_WIDTH if "text" in kinds else _MIN_TEXT_WIDTH)
-    return excess
+    return _shrink(columns, "payload", excess, least)
 
 
 def _shrink(columns: Sequence[ShownColumn], kind: Kind, excess: int, least: int) -> int:

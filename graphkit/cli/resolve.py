@@ -5,38 +5,31 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import list_versions
 from graphkit._wording import simplify_text, suggest
-from graphkit.cli.cells import short_ids
+from graphkit.cli.cells import describe_error, short_ids
+from graphkit.cli.context import CliContext
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointFormatError,
-    CheckpointKeyError,
-    CheckpointNotFoundError,
-    CheckpointStorageError,
-    GraphKitError,
-)
+from graphkit.errors import CheckpointerError, CheckpointNotFoundError, GraphKitError
 
 if TYPE_CHECKING:
     from graphkit._compiled import CompiledGraph
 
+T = TypeVar("T")
 
 _MIN_ID_LENGTH: Final = 4
 """Characters that suffice to name a checkpoint id, if they are unique."""
 _MAX_JOINED: Final = 5
 _ELLIPSIS: Final = "…"
-_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
-"""What looking for a thread raises that is there."""
 
 
 def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = False) -> str:
@@ -69,14 +62,14 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         names = join_some(matches)
         raise UsageError(f"{len(matches)} threads begin with {escape(start)}: {names}; type more characters")
 
-    hint = suggest(typed, known, show=escape) or "; see graphkit threads"
-    raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
+    hint = suggest(typed, known, show=escape).removeprefix("; ") or "see graphkit threads"
+    raise CheckpointNotFoundError(typed, hint=hint)
 
 
 def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
     try:
         return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
-    except _UNREADABLE:
+    except CheckpointerError:
         return True  # What the command does with it raises the error again, reports it, or does not mind.
 
 
@@ -106,11 +99,10 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
     if len(matches) == 1:
         return infos[matches[0]]
     if not matches:
-        hint = suggest(typed, list(infos), show=escape) or "; see graphkit history"
+        hint = suggest(typed, list(infos), show=escape).removeprefix("; ") or "see graphkit history"
         if len(part) < _MIN_ID_LENGTH:
-            hint = f"; type at least {_MIN_ID_LENGTH} characters of an id"
-        what = f"checkpoint {escape(typed)}"
-        raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
+            hint = f"type at least {_MIN_ID_LENGTH} characters of an id"
+        raise CheckpointNotFoundError(config.thread, f"checkpoint {escape(typed)}", hint)
 
     raise UsageError(f"{len(matches)} checkpoints match {typed}: {join_some(matches)}; type more characters")
 
@@ -143,6 +135,24 @@ def find_threads(saver: BaseCheckpointSaver, typed: str | None) -> Sequence[str]
     if typed is None:
         return saver.threads()
     return [find_thread(saver, typed)]
+
+
+def read_threads(
+    context: CliContext, saver: BaseCheckpointSaver, typed: str | None, read: Callable[[str], Iterable[T]]
+) -> list[T]:
+    """Return what a function reads from the thread that the user typed, or from all threads (None).
+
+    Of all threads, one that cannot be read is reported and passed over.
+    """
+    found: list[T] = []
+    for thread_id in find_threads(saver, typed):
+        try:
+            found += read(thread_id)
+        except CheckpointerError as error:
+            if typed is not None:
+                raise
+            context.warn(f"graphkit: {describe_error(error)}")
+    return found
 
 
 def find_config(

@@ -162,7 +162,7 @@ KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
 _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
 """Closes the stores that a command has opened."""
 
-SECONDS_UNTIL_SYNC: Final = 5.0
+_SECONDS_UNTIL_SYNC: Final = 5.0
 """For stores to which threads are copied: the copy brings each thread to the disk before it is complete."""
 _FILE_KINDS: Final = frozenset({FILE, "disk", "filesystem"})
 """The names of the saver in a directory."""
@@ -175,7 +175,7 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 
 def open_store(
-    name: str, *, create: bool = False, is_sealed: bool = True, fsync: float | None = None
+    name: str, *, create: bool = False, is_sealed: bool = True, for_copies: bool = False
 ) -> BaseCheckpointSaver:
     """Open a store: a directory, `kind:argument` for an installed saver, or a PostgreSQL URL.
 
@@ -183,7 +183,7 @@ def open_store(
         name: what the user typed.
         create: whether a directory or a database file may be missing or empty.
         is_sealed: whether to use the keys of the key file.
-        fsync: how many seconds a put may wait for the disk, if the saver has the option; None is none.
+        for_copies: whether puts may wait for the disk, if the saver has that option.
 
     Raises:
         UsageError: the name is empty.
@@ -192,6 +192,8 @@ def open_store(
         CheckpointFormatError: the directory or the database is not a store, or is one of a newer
             version.
     """
+    from graphkit import registry
+
     store = parse_store_name(name)
     options: dict[str, Any] = {"path": store.argument}
     key_file = KEY_FILE.get()
@@ -200,7 +202,13 @@ def open_store(
     _check_store(name, store, create=create, is_sealed="cipher" in options)
     if store.schema is not None:
         options["schema"] = store.schema
-    saver = _make_saver(store.kind, options, fsync)
+    if for_copies:
+        # Not every saver has the option. What else is wrong with the options is found when it is made.
+        with suppress(CheckpointerConfigurationError):
+            registry.check_saver_options(store.kind, **options, fsync=_SECONDS_UNTIL_SYNC)
+            options["fsync"] = _SECONDS_UNTIL_SYNC
+    saver = registry.get_saver(store.kind, **options)
+    close_in_the_end(saver.close)
     # The savers of databases create their tables at the first use. A command that only reads must not.
     if not create and isinstance(saver, SupportsExists) and not saver.exists():
         where = "this database; check its name"
@@ -260,20 +268,6 @@ def _list_kinds() -> Sequence[str]:
     return sorted({*registry.saver_names(), SQLITE, POSTGRES})
 
 
-def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> BaseCheckpointSaver:
-    """Make a saver, and close it when the command ends."""
-    from graphkit import registry
-
-    if fsync is not None:
-        # Not every saver has the option. What else is wrong with the options is found when it is made.
-        with suppress(CheckpointerConfigurationError):
-            registry.check_saver_options(kind, **options, fsync=fsync)
-            options = {**options, "fsync": fsync}
-    saver = registry.get_saver(kind, **options)
-    close_in_the_end(saver.close)
-    return saver
-
-
 def _check_store(name: str, store: StoreName, *, create: bool, is_sealed: bool) -> None:
     """Check what the user typed as the name of a store, and what it stands for.
 
@@ -326,9 +320,7 @@ def _check_directory(path: Path, *, create: bool, has_kind: bool) -> None:
         kind_hint = suggest(f"{kind}:", [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return
-        if create:
-            raise CheckpointerConfigurationError(f"there is no kind of store for {name}{kind_hint}")
-        hint = _suggest_entry(path, are_files=False) or kind_hint
+        hint = kind_hint or _suggest_entry(path, are_files=False)
         raise CheckpointerConfigurationError(f"there is no directory {name}{hint}")
     if create:
         return

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from datetime import datetime, timedelta, tzinfo
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from graphkit import _options as options
@@ -47,18 +47,6 @@ def parse_json(text: str, name: str) -> Any:
         raise UsageError(f"{name} is not JSON: {error}; text needs quotes, as in '\"yes\"'") from error
 
 
-def parse_json_object(text: str, name: str) -> dict[str, Any]:
-    """Parse the JSON value of an option, which must be an object.
-
-    Raises:
-        UsageError: it is not JSON, or not an object.
-    """
-    value = parse_json(text, name)
-    if not isinstance(value, dict):
-        raise UsageError(f'{name} must be a JSON object such as {{"key": 1}}, not {to_json(value)}')
-    return value
-
-
 def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, Any]:
     """Parse `key=value` pairs; a value that is not JSON is text.
 
@@ -93,24 +81,6 @@ def parse_json_or_text(text: str, name: str) -> Any:
         raise UsageError(f"{name} is nested too deeply") from error
 
 
-def parse_time(text: str, name: str, zone: tzinfo | None) -> datetime:
-    """Parse a time, such as 2026-12-01T08:00 or 2026-12-01T08:00+01:00.
-
-    Args:
-        text: the time.
-        name: the option, for the error.
-        zone: the time zone of a time without one; None: that of the machine.
-
-    Raises:
-        UsageError: it is not one.
-    """
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
-    return parsed.replace(tzinfo=parsed.tzinfo or zone).astimezone()
-
-
 def parse_age(text: str) -> timedelta:
     """Parse an age: `90s`, `30min`, `12h`, `7d`, `2w`.
 
@@ -140,6 +110,21 @@ def escape_lines(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else escape(letter) for letter in text)
 
 
+def wrap_words(line: str, width: int | None, indent: int) -> Iterable[str]:
+    """Break a line between words, and indent the parts after the first; None leaves it whole."""
+    if width is None or len(line) <= width:
+        return [line]
+    from textwrap import wrap
+
+    return wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def format_value(value: Any) -> str:
     """Return a value whole: text as it is, anything else as JSON."""
     return escape(value) if isinstance(value, str) else to_json(value)
@@ -153,9 +138,9 @@ def abbreviate(value: Any, limit: int = 60) -> str:
     return text[: limit - 1] + "…"
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Return a number and its noun, such as `1 thread` or `2 threads`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def pluralize(number: int, noun: str, plural: str = "") -> str:
+    """Return a number and its noun, such as `1 thread` or `2 threads`; the plural may be irregular."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def describe_payload(payload: Any, limit: int = 60) -> str:

@@ -201,15 +201,13 @@ def test_a_path_has_only_what_nodes_led_to(runs, shop):
 
 
 def test_types_of_a_graph(runs, shop):
-    given = '{"item": "lamp", "city": "Bern"}'
-    graphkit("run", runs, "--app", shop, "--thread", "t", "--input", given)
+    graphkit("run", runs, "--app", shop, "--thread", "t", "--input", '{"item": "lamp", "city": "Bern"}')
     graphkit("resume", runs, "t", "--app", shop, "--value", '"yes"')
     for options in ([], ["--app", shop]):
         show = ["show", runs, "t", *options, "--key"]
         assert read_json(*show, "place") == {"city": "Bern"}
         assert read_json(*show, "place.city") == "Bern"
     diff = graphkit("diff", runs, "t")
-
     assert diff.lines[-2] == '+ place: {"city": "Bern"}'
     assert graphkit("copy", runs, "t", "u").code == 0, "it moves bytes"
 

@@ -81,6 +81,7 @@ def test_what_a_run_waits_for_is_cut_last():
 
     assert widths(110, "x" * 30, "i" * 10, "12345") == [59, 30, 10, 5]  # what the others leave
     assert widths(44, "x" * 30, "i" * 10, "12345") == [22, 8, 10]  # half of the terminal
+    assert widths(90, "x" * 7, "i" * 30, "1" * 8) == [39, 7, 30, 8]  # so that the figures stay
     assert widths(80, "x" * 7, "i" * 30, "1" * 8) == [39, 7, 30]  # figures go first
     assert widths(60, "x" * 7, "i" * 30) == [28, 30]  # and texts
     assert widths(45, "", "i" * 30) == [13, 30]

@@ -22,12 +22,12 @@ class Entry(NamedTuple):
 GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     "Look": {
         "threads": Entry("threads", "List the threads of a store"),
-        "history": Entry("history", "List the checkpoints of a thread"),
-        "search": Entry("history", "Find checkpoints by their metadata"),
-        "stats": Entry("history", "Sum up a store or a thread"),
+        "history": Entry("threads", "List the checkpoints of a thread"),
+        "search": Entry("threads", "Find checkpoints by their metadata"),
+        "stats": Entry("threads", "Sum up a store or a thread"),
         "show": Entry("inspect", "Show a checkpoint"),
         "diff": Entry("inspect", "Compare two checkpoints"),
-        "graph": Entry("run", "Draw a graph"),
+        "graph": Entry("inspect", "Draw a graph"),
     },
     "Answer and change": {
         "interrupts": Entry("control", "List the pending interrupts"),

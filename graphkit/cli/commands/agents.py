@@ -81,14 +81,7 @@ def agents_check(context: CliContext, file: _AgentFile) -> Message:
 def agents_run(
     context: CliContext,
     file: _AgentFile,
-    thread: Annotated[
-        str | None,
-        option(
-            "The conversation to start or to continue. Default: a new one, with an id that the agent makes.",
-            "-t",
-            "THREAD",
-        ),
-    ],
+    thread: Annotated[str | None, option("The conversation to continue. Default: a new one.", "-t", "THREAD")],
 ) -> Iterator[Text | Message]:
     """Run a conversation with an agent.
 
@@ -260,10 +253,8 @@ class _Conversation:
                     name = escape(str(function.get("name")))
                     arguments = abbreviate(function.get("arguments"), 200)
                     lines.append(f"  * {name} {arguments}")
-            if self._context.as_json:
-                lines = [""]  # one object for each message, however many calls it has
-            for line in lines:
-                yield Text(line, {"message": dict(message)})
+            if lines or self._context.as_json:
+                yield Text("\n".join(lines), {"message": dict(message)})
         self._shown = len(messages)
 
     def _ask(self, interrupts: Sequence[InterruptionMetadata]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 from graphkit.cli.cells import Row
-from graphkit.cli.commands.transfer import write_to_file
+from graphkit.cli.commands.transfer import write_output
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Output, argument, option
 from graphkit.cli.render import Column, Message, Table
@@ -30,9 +30,7 @@ _COLUMNS: Final = (
 _PROBLEMS: Final = (Column("where", "WHERE"), Column("reason", "PROBLEM"))
 
 _Log: TypeAlias = Annotated[str, argument("The directory of the audit log.", "DIR")]
-_DigestKey: TypeAlias = Annotated[
-    str | None, option("The key of the log's digests, in a key file; needed if ids and principals are keyed.", "FILE")
-]
+_DigestKey: TypeAlias = Annotated[str | None, option("The key of the log's digests, in a key file.", "FILE")]
 
 
 def audit_list(
@@ -84,18 +82,18 @@ def audit_verify(
     problems = [problem._asdict() for problem in report.problems]
     head = f"{report.head.seq}:{report.head.digest}"
     data = {**vars(report), "ok": report.ok, "head": head, "problems": problems}
-    counts = [_count_entries(report.entries)]
+    counts = [pluralize(report.entries, "entry", "entries")]
     if public_key is not None:
         counts.append(f"signed up to {report.signed}")
     if report.unknown:
         counts.append(f"{pluralize(report.unknown, 'operation')} without an outcome")
     if report.gaps:
-        counts.append(f"{_count_entries(report.gaps)} not written")
+        counts.append(f"{pluralize(report.gaps, 'entry', 'entries')} not written")
     summary = f"{', '.join(counts)}; head {head}"
     if report.ok:
         return Message(f"{summary}: no problems", data)
     sentence = f"{summary}: {pluralize(len(problems), 'problem')}"
-    table = Table(_PROBLEMS, problems, empty="")
+    table = Table(_PROBLEMS, problems)
     return Message(sentence, data, CheckpointCorruptionError.exit_code, table=table)
 
 
@@ -108,12 +106,7 @@ def audit_export(context: CliContext, log: _Log, output: Output) -> Message | No
     Example: graphkit audit export audit-log --output audit.jsonl
     """
     lines = (line + "\n" for line in _open_log(log, None).export())
-    if output == "-":
-        context.use_utf8()
-        context.out.writelines(lines)
-        return None
-    count = write_to_file(Path(output), lines)
-    return Message(f"exported {_count_entries(count)} to {escape(output)}", {"entries": count, "file": output})
+    return write_output(context, output, lines, ("entry", "entries"))
 
 
 def _open_log(directory: str, digest_key: str | None) -> Any:
@@ -126,10 +119,6 @@ def _open_log(directory: str, digest_key: str | None) -> Any:
         raise CheckpointerConfigurationError(f"{escape(directory)} is not the directory of an audit log")
     # By name, since graphkit does not import savers.
     return importlib.import_module("savers").AuditLog(directory, digest_key=digest_key)
-
-
-def _count_entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _make_row(record: Any) -> Row:

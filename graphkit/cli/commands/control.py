@@ -14,6 +14,7 @@ from graphkit._saver.writes import can_answer
 from graphkit.cli.cells import Row, describe_error, describe_interrupt, format_command, interrupt_row, status_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
+    Answer,
     Assign,
     CheckpointId,
     Directory,
@@ -29,10 +30,10 @@ from graphkit.cli.resolve import (
     find_checkpoint,
     find_config,
     find_thread,
-    find_threads,
     load_app,
     match_ids,
     open_store_of,
+    read_threads,
     require_saver,
 )
 from graphkit.cli.stores import open_store, with_placeholder_types
@@ -42,7 +43,6 @@ from graphkit.cli.values import (
     describe_payload,
     escape,
     parse_assignments,
-    parse_json,
     parse_json_or_text,
     pluralize,
 )
@@ -57,14 +57,6 @@ _COLUMNS: Final = (
     NAMESPACE,
     Column("deadline", "DEADLINE", "time", is_rare=True),
     Column("payload", "PAYLOAD", "payload"),
-)
-_QUESTION_COLUMNS: Final = (
-    Column("thread", "thread", "name"),
-    Column("ns", "namespace"),
-    Column("node", "node"),
-    Column("when", "stopped"),
-    Column("since", "since", "time"),
-    Column("deadline", "deadline", "time"),
 )
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -86,15 +78,7 @@ def interrupts(context: CliContext, directory: Directory, thread: MaybeThread) -
 def _read_interrupts(context: CliContext, directory: str, thread: str | None) -> list[Row]:
     """Return the pending interrupts of a thread, or of all threads (None), the newest first."""
     saver = open_store(directory)
-    threads = find_threads(saver, thread)
-    rows: list[Row] = []
-    for thread_id in threads:
-        try:
-            rows += map(interrupt_row, saver.interrupts(thread_id))
-        except CheckpointerError as error:
-            if thread is not None:
-                raise
-            context.warn(f"graphkit: {describe_error(error)}")
+    rows = [interrupt_row(each) for each in read_threads(context, saver, thread, saver.interrupts)]
     rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
     return rows
 
@@ -103,21 +87,14 @@ def answer(
     context: CliContext,
     directory: Directory,
     thread: MaybeThread,
-    value: Annotated[
-        str | None,
-        option(
-            "The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard "
-            "input.",
-            "-v",
-            "JSON",
-        ),
-    ],
+    value: Answer,
     text: Annotated[str | None, option("The answer as text, without quotes.", "TEXT")],
     interrupt: Annotated[str | None, option("The interrupt to answer, if several are pending.", "-i", "ID")],
 ) -> Message:
     """Answer a pending interrupt.
 
-    The command stores the answer and runs nothing; the next resume continues with it. It refuses an
+    The command stores the answer and runs nothing; the next resume continues with it. What answers a
+    declared stop, before or after a node, is an object to merge into the state. The command refuses an
     answer that comes after the deadline of the interrupt. At a terminal, without --value and --text,
     it shows each pending interrupt and asks.
 
@@ -133,7 +110,7 @@ def answer(
             ids = match_ids([row["id"] for row in rows], interrupt)
             rows = [row for row in rows if row["id"] in ids]
         # Who has waited longest comes first.
-        return _ask_for_answers(context, directory, rows[::-1])
+        return _ask_for_answers(context, rows[::-1])
 
     if value is not None and text is not None:
         raise UsageError("give --value or --text, not both")
@@ -141,9 +118,9 @@ def answer(
         raise UsageError("name the thread: graphkit answer DIR THREAD")
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    parsed = text if value is None else parse_json(context.read_value(value), "--value")
+    parsed = text if value is None else context.read_json(value, "--value")
     message = _store_answer(context, saver, thread_id, parsed, interrupt)
-    return replace(message, hint=_hint_at_resume(context, directory, thread_id))
+    return replace(message, hint=_hint_at_resume(context, thread_id))
 
 
 def _store_answer(
@@ -173,20 +150,20 @@ def _store_answer(
     return Message(f"{sentence}; the next resume continues with it", interrupt_row(answered) | {"answer": value})
 
 
-def _hint_at_resume(context: CliContext, directory: str, thread_id: str) -> str:
-    return format_command(context, "resume", directory, thread_id, "--app", "MODULE:OBJECT")
+def _hint_at_resume(context: CliContext, thread_id: str) -> str:
+    return format_command(context, "resume", thread_id, "--app", "MODULE:OBJECT")
 
 
-def _ask_for_answers(context: CliContext, directory: str, rows: Sequence[Row]) -> Message:
+def _ask_for_answers(context: CliContext, rows: Sequence[Row]) -> Message:
     """Show one interrupt after another, and store what the user answers."""
     if not rows:
         return Message("no pending interrupts")
-    saver = open_store(directory)
+    saver = open_store(context.directory)
     answered: list[str] = []
     try:
         for number, row in enumerate(rows, 1):
             context.write_line(f"{number} of {len(rows)}")
-            show(context, Card(_QUESTION_COLUMNS, row, tree="payload" if row["payload"] is not None else ""))
+            show(context, Card(_COLUMNS[:-1], row, tree="payload"))
             try:
                 if _ask_for_answer(context, saver, row):
                     answered.append(row["thread"])
@@ -197,7 +174,7 @@ def _ask_for_answers(context: CliContext, directory: str, rows: Sequence[Row]) -
         context.write_line("")
     hint = ""
     if answered:
-        hint = _hint_at_resume(context, directory, answered[-1])
+        hint = _hint_at_resume(context, answered[-1])
     return Message(f"answered {len(answered)} of {pluralize(len(rows), 'interrupt')}", hint=hint)
 
 
@@ -228,10 +205,7 @@ def update(
     directory: Directory,
     thread: Thread,
     assign: Assign,
-    as_node: Annotated[
-        str | None,
-        option("Act as if this node had returned the values; its edge decides the next node. Requires --app.", "NODE"),
-    ],
+    as_node: Annotated[str | None, option("Act as if this node had returned the values. Requires --app.", "NODE")],
     goto: Annotated[str | None, option("The next node. Requires --app.", "NODE")],
     checkpoint: CheckpointId,
     ns: Namespace,
@@ -239,7 +213,8 @@ def update(
 ) -> Message:
     """Correct the state of a thread, or the node at which it continues.
 
-    With --app, the command adds a checkpoint and merges the values through the graph's channels.
+    With --app, the command adds a checkpoint and merges the values through the graph's channels. With
+    --as-node, the edge of that node decides the next one.
     Without --app it cannot know the channels: it stores the values as pending writes of the latest
     checkpoint, and the next resume merges them.
 

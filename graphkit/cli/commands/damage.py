@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -122,7 +123,7 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread) -> Me
 
     code, advice = _judge(saver, {row["state"] for row in problems})
     found = pluralize(len(problems), "problem")
-    return Message(f"{summary}: {found}; {advice}", data, code, table=Table(_COLUMNS, problems, empty=""))
+    return Message(f"{summary}: {found}; {advice}", data, code, table=Table(_COLUMNS, problems))
 
 
 def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
@@ -183,7 +184,7 @@ def repair(context: CliContext, directory: Directory, thread: MaybeThread, dry_r
     entry_logs = call_for_entries(saver, "repair_entries", dry_run=dry_run) if thread is None else {}
 
     root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
-    text = _RepairText(root, dry_run=dry_run)
+    text = _RepairText(root=root, dry_run=dry_run)
     lines: list[str] = []
     if report.files or report.changed or not entry_logs:
         lines += text.describe_store(report)
@@ -213,15 +214,15 @@ def _count_lost_records(files: Sequence[Any]) -> int:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
 class _RepairText:
     """Describes a repair: what it did, or what it would do."""
 
-    def __init__(self, root: Path, *, dry_run: bool) -> None:
-        self._root = root
-        self._dry_run = dry_run
+    root: Path
+    dry_run: bool
 
     def _verb(self, conditional: str, past: str) -> str:
-        return f"would {conditional}" if self._dry_run else past
+        return f"would {conditional}" if self.dry_run else past
 
     def describe_store(self, report: Any) -> Iterator[str]:
         """Yield what was done to each thread and to the store, and what is left to do."""
@@ -248,7 +249,7 @@ class _RepairText:
                 what = f"{repaired} of {len(threads)} threads"
             yield f"{self._verb('repair', 'repaired')} {what}"
         elif not report.changed:
-            yield "nothing is damaged" if self._dry_run else "nothing was damaged"
+            yield "nothing is damaged" if self.dry_run else "nothing was damaged"
 
         if report.total_losses:
             yield _ADVICE_AFTER_LOSS
@@ -267,7 +268,7 @@ class _RepairText:
             yield _describe_problem(log.before)
             if log.set_aside:
                 yield self._describe_copy(log.set_aside)
-            elif self._dry_run and not log.refused:
+            elif self.dry_run and not log.refused:
                 yield "    would copy the old bytes to a file beside it"
 
     def _describe_thread(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
@@ -305,7 +306,7 @@ class _RepairText:
 
     def _describe_copy(self, set_aside: str) -> str:
         verb = self._verb("copy the old bytes to", "the old bytes are in")
-        return f"    {verb} {escape(str(self._root / set_aside))}"
+        return f"    {verb} {escape(str(self.root / set_aside))}"
 
     def _balance(self, is_refused: object, kept: str, lost: str) -> str:
         if is_refused:

@@ -1,14 +1,16 @@
-"""Inspects checkpoints: show, diff."""
+"""Inspects checkpoints: show, diff; and draws the path to one: graph."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Annotated, Any, Final, NamedTuple
 
+import click
+
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig
+from graphkit._records.config import END, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph
 from graphkit._saver.status import find_next_time, public_metadata
@@ -26,8 +28,8 @@ from graphkit.cli.cells import Row, describe_progress, describe_sleep, interrupt
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread, argument, option
 from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
-from graphkit.cli.resolve import find_checkpoint, find_config, open_store_of
-from graphkit.cli.stores import load_langgraph, with_placeholder_types
+from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, load_app, open_store_of, require_saver
+from graphkit.cli.stores import load_langgraph, open_store, with_placeholder_types
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 
@@ -85,7 +87,7 @@ def show(
         lines = format_tree(value, context.line_width)
         return Text("\n".join(lines), to_plain(value))
 
-    row = _properties(saver, config, loaded)
+    row = _properties(context, saver, config, loaded)
     row["state"] = state
     if keys:
         values = _require_readable(state)
@@ -141,7 +143,7 @@ def _require_readable(state: Mapping[str, Any] | str) -> Mapping[str, Any]:
     return state
 
 
-def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> Row:
+def _properties(context: CliContext, saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> Row:
     """Return what is known of a checkpoint besides its state.
 
     None of it costs more in a long history.
@@ -154,10 +156,13 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
     cancellation = find_cancellation(writes) or {}
     failure = dict(find_failure(writes) or {})
     traceback = failure.pop("traceback", None)
-    status = _find_status(saver, config)
+    status = None  # that of the thread, for its latest checkpoint
+    for latest in saver.recent(config.with_check_point_id(None), limit=1):
+        if latest.id == config.checkpoint_id:
+            status = latest.status
     progress = describe_progress(writes)
     if status == "sleeping":
-        progress = "; ".join(filter(None, [describe_sleep(find_next_time(saver, config)), progress]))
+        progress = "; ".join(filter(None, [describe_sleep(context, find_next_time(saver, config)), progress]))
     return {
         "thread": config.thread,
         "ns": config.checkpoint_ns,
@@ -179,14 +184,6 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
             key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None
         },
     }
-
-
-def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | None:
-    """Return the status of a thread; None if the config names an older checkpoint."""
-    for latest in saver.recent(config.with_check_point_id(None), limit=1):
-        if latest.id == config.checkpoint_id:
-            return latest.status
-    return None
 
 
 @with_placeholder_types()
@@ -279,14 +276,67 @@ def _format_difference(difference: Difference, width: int) -> Iterator[str]:
     old_lines, new_lines = (value.splitlines() for value in values)
     lines = list(unified_diff(old_lines, new_lines, lineterm="", n=1))
     for line in lines[3:]:  # after the two file names and the first position
-        mark = line[0]
-        content = line[1:]
         if line.startswith("@@"):
             yield "  ..."
-        elif content:
-            yield f"  {mark} {escape(content)}"
-        else:
-            yield f"  {mark}".rstrip()
+            continue
+        text = escape(line[1:]) if line[1:] else ""  # `escape` shows an empty text as two quotes
+        yield f"  {line[0]} {text}".rstrip()
+
+
+# graph
+
+_SYNTAXES: Final = click.Choice(("mermaid", "plantuml", "text"))
+
+
+def graph(
+    context: CliContext,
+    directory: Directory,
+    thread: Annotated[str | None, argument("The thread whose path to draw.")],
+    checkpoint: CheckpointId,
+    app: MaybeApp,
+    syntax: Annotated[str | None, option("Default: text at a terminal, else mermaid.", "--format", type=_SYNTAXES)],
+) -> Text:
+    """Draw a graph, with the path that a thread took and the node at which it continues.
+
+    Without --app, the command draws only the path, from the thread's checkpoints.
+
+    Example: graphkit graph runs order-17 --app shop:app
+    """
+    from graphkit._diagram import draw
+    from graphkit._plan.topology import GraphDefinition, Topology
+    from graphkit.operations import lineage
+
+    form = syntax or ("text" if context.is_pretty else "mermaid")
+    if thread is None:
+        if app is None:
+            raise UsageError("name a thread, or the graph with --app")
+        drawing = load_app(app).get_graph(form).content
+        return Text(drawing, {"drawing": drawing, "path": []})
+
+    compiled = None if app is None else load_app(app, directory)
+    saver = open_store(directory) if compiled is None else require_saver(compiled)
+    config = RunnableConfig(find_thread(saver, thread))
+    latest = find_checkpoint(saver, config, checkpoint)
+    path = [info.node_id for info in lineage(saver.history(config), latest.id) if is_after_node(info)]
+    if latest.next_node_id == END:
+        path.append(END)
+    fingerprint = latest.metadata.get("graph")
+    drawn: GraphDefinition | Topology
+    if compiled is None:
+        nodes = list(path)
+        if form == "text" and latest.next_node_id not in (None, *path[-1:]):  # where the run continues
+            nodes.append(str(latest.next_node_id))
+        edges: dict[str, Any] = {}
+        for source, target in dict.fromkeys(pairwise(nodes)):
+            edges.setdefault(source, []).append(target)
+        # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
+        drawn = GraphDefinition(edges=edges)
+    else:
+        drawn = compiled.topology
+        if fingerprint is not None and fingerprint != drawn.fingerprint:
+            context.warn("graphkit: the graph has changed since this thread was stored")
+    drawing = draw(drawn, form, config.thread, path=path, current=latest.next_node_id).content
+    return Text(drawing, {"thread": config.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
 
 
 # Parts of a state

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -98,9 +99,7 @@ def prune(
     older_than: Annotated[str | None, option("Remove only checkpoints older than this: 12h, 30d.", "AGE")],
     keep_tags: Annotated[tuple[str, ...], option("Keep checkpoints with this tag; repeatable.", "--keep-tag")],
     interrupted: Annotated[bool, option("Also remove checkpoints, or threads, with pending interrupts.")],
-    idle: Annotated[
-        str | None, option("Delete whole threads that no process has written to for this long: 12h, 30d.", "AGE")
-    ],
+    idle: Annotated[str | None, option("Delete threads that no process has written to for this long.", "AGE")],
     yes: Annotated[bool, option("With --idle: do not ask for confirmation.", "-y")],
     policy: Annotated[str | None, option("Apply the retention policy of this YAML or JSON file.", "FILE")],
     dry_run: DryRun,
@@ -135,29 +134,27 @@ def prune(
     }
     saver = open_store(directory)
     threads = find_threads(saver, thread)
-    count = 0
-    failed = _collect_failures(saver, "prune")
-    for thread_id in context.track("pruning", threads):
-        with failed.catch(thread_id):
-            try:
-                count += prune_thread(saver, thread_id, criteria, dry_run=dry_run)
-            except CheckpointErasedError:
-                if thread is not None:
-                    raise
-    failed.raise_if_any()
+    passes_over = () if thread is not None else (CheckpointErasedError,)
+    failed = _collect_failures(saver, "prune", passes_over)
+    prune_one = partial(prune_thread, saver, options=criteria, dry_run=dry_run)
+    with context.progress("pruning") as progress:
+        count = sum(failed.change_each(threads, prune_one, progress))
+    sentence = _describe_pruned(count, len(threads), dry_run=dry_run)
+    return Message(sentence, {"removed": count, "threads": len(threads), "dry_run": dry_run})
 
+
+def _describe_pruned(checkpoints: int, threads: int, *, dry_run: bool) -> str:
     verb = "would remove" if dry_run else "removed"
-    return Message(
-        f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
-        {"removed": count, "threads": len(threads), "dry_run": dry_run},
-    )
+    return f"{verb} {pluralize(checkpoints, 'checkpoint')} of {pluralize(threads, 'thread')}"
 
 
-def _collect_failures(saver: BaseCheckpointSaver, operation: str) -> FailedThreads:
+def _collect_failures(
+    saver: BaseCheckpointSaver, operation: str, passes_over: tuple[type[Exception], ...] = ()
+) -> FailedThreads:
     """Return what catches the errors of single threads, so that the command goes on with the others."""
     # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
     fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
-    return FailedThreads(operation, fatal=fatal)
+    return FailedThreads(operation, fatal=fatal, passes_over=passes_over)
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
@@ -172,12 +169,8 @@ def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *,
     for found in report.over_limit:
         what = "the store" if found.thread_id is None else escape(found.thread_id)
         context.warn(f"{what} takes {format_bytes(found.size)}; its limit is {format_bytes(found.limit)}")
-    verb = "would remove" if dry_run else "removed"
-    return Message(
-        f"{verb} {pluralize(report.removed, 'checkpoint')} of {pluralize(report.threads, 'thread')}",
-        asdict(report),
-        exit_code=0 if report.ok else 1,
-    )
+    sentence = _describe_pruned(report.removed, report.threads, dry_run=dry_run)
+    return Message(sentence, asdict(report), 0 if report.ok else 1)
 
 
 def _prune_idle(
@@ -195,9 +188,10 @@ def _prune_idle(
     idle_since = context.now() - parse_age(age)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
+    delete_idle = partial(saver.delete_idle, idle_since=idle_since)
     assert isinstance(saver, BaseCheckpointSaver)
     failed = _collect_failures(saver, "delete")
-    idle = _list_idle(saver, only, idle_since, failed)
+    idle = _list_idle(saver, only, partial(delete_idle, dry_run=True), failed)
     waiting = [row["thread"] for row in idle if row["status"] == "interrupted"]
     damaged = [row["thread"] for row in idle if row["status"] == "damaged"]
     # The run of a queued or sleeping thread is still to go on, perhaps at a later time; of a damaged thread, `repair`
@@ -221,17 +215,16 @@ def _prune_idle(
         return Message(f"{which} is {_describe_idle(age, rows, left)}", data)
     what = f"{pluralize(len(chosen), 'thread')} {_describe_idle(age, rows, left)}, {format_bytes(size)}"
     if dry_run:
-        return Message(f"would delete {what}", data, table=Table(_IDLE_COLUMNS, rows, empty=""))
+        return Message(f"would delete {what}", data, table=Table(_IDLE_COLUMNS, rows))
     data["deleted"] = []
     if not yes and not confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
-    for thread_id in context.track("deleting", chosen):
-        # A thread that a process has written to since then stays.
-        with failed.catch(thread_id):
-            data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
-    failed.raise_if_any()
-    deleted = set(data["deleted"])
+    # A thread that a process has written to since then stays.
+    with context.progress("deleting") as progress:
+        results = failed.change_each(chosen, delete_idle, progress)
+    deleted = set(chain.from_iterable(results))
+    data["deleted"] = sorted(deleted)
     gone = [row for row in rows if row["thread"] in deleted]
     text = f"deleted {pluralize(len(gone), 'thread')} {_describe_idle(age, gone, left)}"
     if len(gone) < len(chosen):
@@ -240,17 +233,17 @@ def _prune_idle(
 
 
 @with_placeholder_types()
-def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
-    """Return the threads that no process has written to since, and that have no run, as plain data."""
-    assert isinstance(saver, SupportsDeleteIdle)
-    assert isinstance(saver, BaseCheckpointSaver)
+def _list_idle(
+    saver: BaseCheckpointSaver, only: str | None, find_idle: Callable[[str], Sequence[str]], failed: FailedThreads
+) -> list[Row]:
+    """Return the threads that `find_idle` finds idle, and that have no run, as plain data."""
     found = saver.threads(released=True) if only is None else [only]
     rows: list[Row] = []
     for thread_id in sorted(found):
         if thread_id != only and is_schedule(thread_id):
             continue
         with failed.catch(thread_id):
-            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+            if not find_idle(thread_id):
                 continue
             if saver.is_run_locked(RunnableConfig(thread_id)):  # its node takes long; `delete_idle` would skip it
                 continue
@@ -289,11 +282,8 @@ def delete(context: CliContext, directory: Directory, thread: Thread, yes: _Yes,
     """
     saver = open_store(directory)
     thread_id = require_whole_id(saver, thread)
-    size = size_of(saver, thread_id)
-    what = escape(thread_id)
-    if size is not None:
-        what += f", {format_bytes(size)}"
-    data: dict[str, Any] = {"thread": thread_id, "size": size, "dry_run": dry_run}
+    what = _describe(saver, [thread_id])
+    data: dict[str, Any] = {"thread": thread_id, "size": size_of(saver, thread_id), "dry_run": dry_run}
     if dry_run:
         return Message(f"would delete {what}", data)
     is_confirmed = yes or confirm(context, f"delete {what}, for good?")
@@ -349,20 +339,9 @@ def release(_context: CliContext, directory: Directory, thread: Thread, dry_run:
 def erase(
     context: CliContext,
     directory: Directory,
-    thread: Annotated[
-        str | None, option("Erase this thread. Type the whole id.", "THREAD", shell_complete=complete_thread)
-    ],
-    where: Annotated[
-        tuple[str, ...],
-        option(
-            "Erase the threads with a checkpoint that has this metadata; a value is JSON, otherwise text; repeatable.",
-            "KEY=VALUE",
-        ),
-    ],
-    ledger: Annotated[
-        str | None,
-        option("Record what is erased; without --thread and --where, erase again what was recorded before.", "FILE"),
-    ],
+    thread: Annotated[str | None, option("The thread; its whole id.", "THREAD", shell_complete=complete_thread)],
+    where: Annotated[tuple[str, ...], option("The threads with this metadata; repeatable.", "KEY=VALUE")],
+    ledger: Annotated[str | None, option("Record what is erased, or erase again what was recorded.", "FILE")],
     ledger_key: Annotated[str | None, option("The file with the key of the ledger: 16 random bytes or more.", "FILE")],
     full: Annotated[bool, option("Also do what makes other processes wait: VACUUM FULL on PostgreSQL.")],
     yes: _Yes,
@@ -370,9 +349,11 @@ def erase(
 ) -> Message:
     """Delete threads, and leave no byte of them in the store, nor of their versions.
 
-    With --where in a directory, LangGraph's items of the same person are erased too, and its cache is
-    emptied. With only --ledger, the command erases what a restored backup has brought back. It asks for
-    confirmation; in a script, pass --yes. It exits with 1 if something may be left, and says what.
+    With --where, these are the threads with a checkpoint that has the metadata; a value is JSON,
+    otherwise text. In a directory, LangGraph's items of the same person are erased too, and its cache is
+    emptied. With only --ledger, the command erases again what was recorded, which a restored backup has
+    brought back. It asks for confirmation; in a script, pass --yes. It exits with 1 if something may be
+    left, and says what.
 
     Example: graphkit erase runs --where user=ann --yes
     """
@@ -385,11 +366,12 @@ def erase(
     recorded = None if ledger is None else _open_ledger(ledger, ledger_key)
     saver = open_store(directory)
     names: Sequence[str] = []
-    stores: Mapping[str, Any] = {}
-    missing = None
+    stores: Mapping[str, Any] = {}  # LangGraph's, by what their entries are called
     if where:
         metadata = parse_assignments(where, "--where")
-        stores = _open_langgraph_stores(saver)
+        stores = call_for_entries(saver, "open_logs")
+        for store in stores.values():
+            close_in_the_end(store.close_files)
         selection = erasure.select_threads(saver, metadata)
         names = selection.thread_ids
         what = _describe(saver, names, stores)
@@ -397,7 +379,6 @@ def erase(
         # There may be others that begin with this. They are not meant: the user was told to type the whole id.
         with suppress(CheckpointNotFoundError, UsageError):
             names = [require_whole_id(saver, thread)]
-        missing = None if names else thread
         what = f"what earlier deletes have left (there is no thread {escape(thread)})"
         if names:
             what = _describe(saver, names, stores)
@@ -417,7 +398,7 @@ def erase(
     else:
         assert recorded is not None
         reports = recorded.apply(saver, full=full)
-    return _show(reports, [*stores], missing=missing)
+    return _show(reports, [*stores], missing=None if names else thread)
 
 
 def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
@@ -432,16 +413,14 @@ def _open_ledger(path: str, key_path: str | None) -> ErasureLedger:
     return ErasureLedger(path, key=key)
 
 
-def _open_langgraph_stores(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
-    """Open LangGraph's store and cache in the directory of a saver; by what their entries are called."""
-    stores = call_for_entries(saver, "open_logs")
-    for store in stores.values():
-        close_in_the_end(store.close_files)
-    return stores
+def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Collection[str] = ()) -> str:
+    """Return what is to be deleted, for a question.
 
-
-def _describe(saver: BaseCheckpointSaver, names: Sequence[str], stores: Mapping[str, Any]) -> str:
-    """Return what is to be erased, for a question."""
+    Args:
+        saver: the store.
+        names: the threads.
+        stores: what the entries of LangGraph's stores are called.
+    """
     parts = [escape(names[0]) if len(names) == 1 else pluralize(len(names), "thread")]
     if saver.measures_size:
         parts[0] += f", {format_bytes(sum(map(saver.size, names)))}"

@@ -1,56 +1,36 @@
-"""Runs graphs and draws them: run, submit, resume, worker, graph; and the schedules, which workers submit runs by."""
+"""Runs graphs: run, submit, resume, worker; and the schedules, by which workers submit runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import click
 
-from graphkit._diagram import GraphRepresentation, draw
-from graphkit._plan.topology import GraphDefinition, Topology
-from graphkit._records.config import END, RunnableConfig, StreamMode
+from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.context import ABSENT
-from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit._saver.writes import Submission
 from graphkit._wording import suggest
-from graphkit.cli.cells import (
-    Row,
-    describe_cancellation,
-    describe_stop,
-    format_command,
-    format_event,
-    is_after_node,
-    status_of,
-)
+from graphkit.cli.cells import Row, describe_cancellation, describe_stop, format_command, format_event, status_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
+    Answer,
     App,
     Assign,
     CheckpointId,
     Directory,
     Interval,
-    MaybeApp,
     RunInput,
     Thread,
     argument,
     option,
 )
 from graphkit.cli.render import Column, Message, Table, Text, View, cut, show
-from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, join_some, load_app, require_saver
+from graphkit.cli.resolve import find_config, join_some, load_app, require_saver
 from graphkit.cli.stores import open_store, with_placeholder_types
-from graphkit.cli.values import (
-    UsageError,
-    abbreviate,
-    escape,
-    parse_assignments,
-    parse_json,
-    parse_json_object,
-    parse_time,
-    pluralize,
-)
+from graphkit.cli.values import UsageError, abbreviate, escape, parse_assignments, pluralize
 from graphkit.errors import CheckpointNotFoundError, GraphKitError
 
 if TYPE_CHECKING:
@@ -60,37 +40,31 @@ if TYPE_CHECKING:
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
 
+_MaxIterations: TypeAlias = Annotated[int | None, option("The maximum number of nodes to run.", type=click.IntRange(1))]
+
 
 def run(
     context: CliContext,
+    directory: Directory,
     app: App,
-    directory: Annotated[
-        str,
-        argument(
-            "The checkpoint directory, created if it is missing. Default: GRAPHKIT_DIR, or else the graph's own saver.",
-            "DIR",
-            default="",
-        ),
-    ],
     thread: Annotated[str | None, option("The thread. Default: the default thread.", "-t", "THREAD")],
     given: RunInput,
     meta: Annotated[tuple[str, ...], option("Metadata to store with each checkpoint; repeatable.", "-m", "KEY=VALUE")],
-    max_iterations: Annotated[int | None, option("The maximum number of nodes to run.", type=click.IntRange(1))],
+    max_iterations: _MaxIterations,
 ) -> Iterator[View]:
     """Start a run, and print each step as it finishes.
 
-    SIGTERM and Ctrl-C stop the run before the next node, with everything stored. `graphkit resume`
-    continues it.
+    The directory is created if it is missing. SIGTERM and Ctrl-C stop the run before the next node, with
+    everything stored. `graphkit resume` continues it.
 
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
-    directory = directory or context.environment.get("GRAPHKIT_DIR", "")
     # Before the store is made: a mistake leaves none behind.
-    values = parse_json_object(context.read_value(given), "--input")
+    values = context.read_json_object(given, "--input")
     metadata = parse_assignments(meta, "--meta")
     graph = load_app(app, directory, create=True)
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
-    return _follow(context, graph, values, config, app=app, directory=directory)
+    return _follow(context, graph, values, config, app)
 
 
 def submit(
@@ -110,9 +84,9 @@ def submit(
 
     Example: graphkit submit runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
-    values = parse_json_object(context.read_value(given), "--input")
+    values = context.read_json_object(given, "--input")
     metadata = parse_assignments(meta, "--meta")
-    begin = None if at is None else parse_time(at, "--at", context.zone)
+    begin = None if at is None else context.parse_time(at, "--at")
     graph = load_app(app, directory, create=True)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 
@@ -137,12 +111,10 @@ def resume(
     thread: Thread,
     app: App,
     checkpoint: CheckpointId,
-    value: Annotated[
-        str | None, option("The answer to the pending interrupt; - reads it from standard input.", "-v", "JSON")
-    ],
+    value: Answer,
     assign: Assign,
     recover: Annotated[bool, option("If the latest checkpoint is damaged, continue from the newest readable one.")],
-    max_iterations: Annotated[int | None, option("The maximum number of nodes to run.", type=click.IntRange(1))],
+    max_iterations: _MaxIterations,
 ) -> Iterator[View]:
     """Resume a thread, and print each step as it finishes.
 
@@ -171,18 +143,12 @@ def resume(
 
     answer: Any = ABSENT
     if value is not None:
-        answer = parse_json(context.read_value(value), "--value")
-    return _follow(context, graph, GraphResume(answer, update=update), config, app=app, directory=directory)
+        answer = context.read_json(value, "--value")
+    return _follow(context, graph, GraphResume(answer, update=update), config, app)
 
 
 def _follow(
-    context: CliContext,
-    graph: CompiledGraph,
-    given: Input,
-    config: RunnableConfig,
-    *,
-    app: str,
-    directory: str,
+    context: CliContext, graph: CompiledGraph, given: Input, config: RunnableConfig, app: str
 ) -> Iterator[View]:
     """Run a graph; yield a view for each output, and one for how the run ended."""
     from graphkit._to_thread import iterate
@@ -206,11 +172,11 @@ def _follow(
             yield _step_view(context, last, steps, monotonic() - start)
 
     if isinstance(last, InterruptionMetadata):
-        yield _stop_view(context, config.thread, last, steps, app=app, directory=directory)
+        yield _stop_view(context, config.thread, last, steps, app)
     elif last is not None and not last.is_end:
         status = status_of(require_saver(graph), config.thread)
         data: dict[str, Any] = {"thread": config.thread, "status": status}
-        hint = format_command(context, "worker", directory, "--app", app)
+        hint = format_command(context, "worker", "--app", app)
         yield Message(f"{escape(config.thread)} is {status}: its time has not come", data, hint=hint)
     else:
         state = None if last is None else dict(last.state)
@@ -241,59 +207,59 @@ def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: fl
     return Text(cut(line.rstrip(), context.line_width), data)
 
 
-def _stop_view(
-    context: CliContext, thread_id: str, last: InterruptionMetadata, steps: int, *, app: str, directory: str
-) -> Message:
+def _stop_view(context: CliContext, thread_id: str, last: InterruptionMetadata, steps: int, app: str) -> Message:
     """Return how a run stopped; the hint is the command that continues it."""
     name = escape(thread_id)
     count = pluralize(steps, "step")
-    resume = ("resume", directory, thread_id, "--app", app)
+    resume = ["resume", thread_id, "--app", app]
     if last.is_cancelled:
         data = {"thread": thread_id, "status": "cancelled", "reason": last.reason()}
         sentence = f"{name} was {describe_cancellation(last.metadata)}, after {count}"
         return Message(sentence, data, hint=format_command(context, *resume))
 
-    answer = ("answer", directory, thread_id)
     waiting = [interrupt.when for interrupt in last.interrupts if interrupt.due is None]
     if not waiting:  # until its time comes, a resume would stop again
-        hint = format_command(context, "worker", directory, "--app", app)
+        command = ["worker", "--app", app]
     elif "inside" not in waiting:
-        hint = format_command(context, *resume)
-    elif not directory:  # `answer` has no --app, whose graph has the saver
-        hint = format_command(context, *resume, "--value", "...")
+        command = resume
+    elif not context.directory:  # `answer` has no --app, whose graph has the saver
+        command = [*resume, "--value", "..."]
     elif len(waiting) > 1:  # asks for one after another
-        hint = format_command(context, *answer)
+        command = ["answer", thread_id]
     else:
-        hint = format_command(context, *answer, "--text", "...")
+        command = ["answer", thread_id, "--text", "..."]
     data = {
         "thread": thread_id,
         "status": "interrupted" if last.due is None else "sleeping",  # what waits for a human comes first
-        "interrupts": [
-            {
-                "id": stop.id,
-                "node": stop.node_id,
-                "when": stop.when,
-                "payload": stop.payload,
-                "metadata": stop.metadata,
-                "due": stop.due,
-                "deadline": None if stop.waiting is None else stop.waiting.deadline,
-            }
-            for stop in last.interrupts
-        ],
+        "interrupts": [_interrupt_row(stop) for stop in last.interrupts],
     }
-    return Message(f"{name} stopped after {count} and waits {_describe_interrupts(last)}", data, hint=hint)
+    sentence = f"{name} stopped after {count} and waits {_describe_interrupts(context, last)}"
+    return Message(sentence, data, hint=format_command(context, *command))
 
 
-def _describe_interrupts(output: InterruptionMetadata) -> str:
-    return "; ".join(_describe_interrupt(stop) for stop in output.interrupts)
+def _interrupt_row(stop: InterruptionMetadata) -> Row:
+    return {
+        "id": stop.id,
+        "node": stop.node_id,
+        "when": stop.when,
+        "reason": stop.reason(),
+        "payload": stop.payload,
+        "metadata": stop.metadata,
+        "due": stop.due,
+        "deadline": None if stop.waiting is None else stop.waiting.deadline,
+    }
 
 
-def _describe_interrupt(stop: InterruptionMetadata) -> str:
+def _describe_interrupts(context: CliContext, output: InterruptionMetadata) -> str:
+    return "; ".join(_describe_interrupt(context, stop) for stop in output.interrupts)
+
+
+def _describe_interrupt(context: CliContext, stop: InterruptionMetadata) -> str:
     if stop.due is not None:
-        return f"in {escape(stop.node_id)} until {stop.due.isoformat(timespec='seconds')}"
+        return f"in {escape(stop.node_id)} until {context.describe_time(stop.due)}"
     described = describe_stop(stop.when, stop.node_id, stop.reason())
     if stop.waiting is not None and stop.waiting.deadline is not None:
-        described += f" (until {stop.waiting.deadline.isoformat(timespec='seconds')})"
+        described += f" (until {context.describe_time(stop.waiting.deadline)})"
     return described
 
 
@@ -329,22 +295,20 @@ def worker(
     def report(thread: str, output: NodeOutput) -> None:
         if output.is_start or isinstance(output, StreamingOutput):
             return
-        interrupts: Sequence[InterruptionMetadata] = ()
+        interrupts: list[Row] = []
         text = "finished" if output.is_end else escape(output.node)
-        if isinstance(output, InterruptionMetadata) and output.interrupts:
-            interrupts = output.interrupts
-            text = f"waits {_describe_interrupts(output)}"
-        elif isinstance(output, InterruptionMetadata):
+        if isinstance(output, InterruptionMetadata) and output.is_cancelled:
             text = describe_cancellation(output.metadata)
+        elif isinstance(output, InterruptionMetadata):
+            interrupts = [_interrupt_row(stop) for stop in output.interrupts]
+            text = f"waits {_describe_interrupts(context, output)}"
         when = context.now()
         data = {
             "time": when,
             "thread": thread,
             "node": output.node,
             "subgraph": output.is_subgraph,
-            "interrupts": [
-                {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
-            ],
+            "interrupts": interrupts,
         }
         line = format_event(context, when, escape(thread), text)
         show(context, Text(cut(line, context.line_width), data))
@@ -366,76 +330,6 @@ def worker(
     return Message(f"resumed {pluralize(count, 'run')}", {"runs": count})
 
 
-# graph
-
-
-def graph(
-    context: CliContext,
-    directory: Directory,
-    thread: Annotated[str | None, argument("The thread whose path to draw.")],
-    checkpoint: CheckpointId,
-    app: MaybeApp,
-    syntax: Annotated[
-        str | None,
-        option(
-            "The syntax of the diagram. Default: text at a terminal, otherwise mermaid.",
-            "--format",
-            type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
-        ),
-    ],
-) -> Text:
-    """Draw a graph, with the path that a thread took and the node at which it continues.
-
-    Without --app, the command draws only the path, from the thread's checkpoints.
-
-    Example: graphkit graph runs order-17 --app shop:app
-    """
-    from graphkit.operations import lineage
-
-    form = GraphRepresentation.Type.TEXT if context.is_pretty else GraphRepresentation.Type.MERMAID
-    if syntax is not None:
-        form = GraphRepresentation.Type(syntax)
-    if thread is None:
-        if app is None:
-            raise UsageError("name a thread, or the graph with --app")
-        drawing = load_app(app).get_graph(form).content
-        return Text(drawing, {"drawing": drawing, "path": []})
-
-    compiled = None if app is None else load_app(app, directory)
-    saver = open_store(directory) if compiled is None else require_saver(compiled)
-    config = RunnableConfig(find_thread(saver, thread))
-    latest = find_checkpoint(saver, config, checkpoint)
-    path = _path(lineage(saver.history(config), latest.id))
-    fingerprint = latest.metadata.get("graph")
-    drawn: GraphDefinition | Topology
-    if compiled is None:
-        # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
-        drawn = GraphDefinition()
-        nodes = list(path)
-        is_text = form is GraphRepresentation.Type.TEXT
-        if is_text and latest.next_node_id not in (None, *path[-1:]):  # where the run continues
-            nodes.append(str(latest.next_node_id))
-        for source, target in dict.fromkeys(pairwise(nodes)):
-            targets = drawn.edges.setdefault(source, [])
-            assert isinstance(targets, list)
-            targets.append(target)
-    else:
-        drawn = compiled.topology
-        if fingerprint is not None and fingerprint != drawn.fingerprint:
-            context.warn("graphkit: the graph has changed since this thread was stored")
-    drawing = draw(drawn, form, config.thread, path=path, current=latest.next_node_id).content
-
-    return Text(drawing, {"thread": config.thread, "fingerprint": fingerprint, "path": path, "drawing": drawing})
-
-
-def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
-    """Return the nodes that finished, oldest first, and END if the last checkpoint leads there."""
-    path = [info.node_id for info in checkpoints if is_after_node(info)]
-    if checkpoints[-1].next_node_id == END:
-        path.append(END)
-    return path
-
-
 # schedules
 
 _COLUMNS: Final = (
@@ -452,12 +346,6 @@ _Name: TypeAlias = Annotated[str, argument("The name of the schedule.")]
 
 class _UnknownScheduleError(GraphKitError):
     exit_code = CheckpointNotFoundError.exit_code
-
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        hint = suggest(name, known, show=escape)
-        if not hint:
-            hint = f"; there are {join_some(known)}" if known else "; the store has none"
-        super().__init__(f"there is no schedule {escape(name)}{hint}")
 
 
 def schedule_add(
@@ -478,7 +366,7 @@ def schedule_add(
     """
     from graphkit._engine.schedules import Schedule, check_schedule, store_schedule
 
-    values = parse_json_object(context.read_value(given), "--input")
+    values = context.read_json_object(given, "--input")
     now = context.now()
     new = Schedule(name=name, cron=cron, input=values, graph_id=graph_id, timezone=timezone, created_at=now)
     checked = check_schedule(new)
@@ -510,8 +398,11 @@ def schedule_remove(_context: CliContext, directory: Directory, name: _Name) -> 
 
     saver = open_store(directory)
     if not schedules.remove(saver, name):
-        names = map(find_name, sorted(saver.threads()))
-        raise _UnknownScheduleError(name, [known for known in names if known is not None])
+        known = [each for each in map(find_name, sorted(saver.threads())) if each is not None]
+        hint = "; the store has none"
+        if known:
+            hint = suggest(name, known, show=escape) or f"; there are {join_some(known)}"
+        raise _UnknownScheduleError(f"there is no schedule {escape(name)}{hint}")
     return Message(f"removed {escape(name)}", {"removed": name})
 
 

@@ -19,7 +19,6 @@ from graphkit.cli.render import Message
 from graphkit.cli.resolve import find_chosen, find_thread, join_some, load_app
 from graphkit.cli.stores import (
     POSTGRES,
-    SECONDS_UNTIL_SYNC,
     SQLITE,
     hide_passwords,
     is_new_directory,
@@ -31,6 +30,8 @@ from graphkit.cli.stores import (
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointStorageError
 
+_Versions: TypeAlias = Annotated[bool, option("Also released histories.", "--versions/--no-versions", default=True)]
+
 # copy
 
 
@@ -39,18 +40,10 @@ def copy(
     directory: Directory,
     threads: Annotated[
         tuple[str, ...],
-        argument(
-            "The thread, and the id of its copy. With --to: only these threads; default: all.",
-            "THREAD NEW",
-            shell_complete=complete_thread,
-        ),
+        argument("A thread and its copy; with --to: only these.", "THREAD NEW", shell_complete=complete_thread),
     ],
-    to: Annotated[
-        str | None, option("Copy to this store, created if it is missing: a directory, or kind:argument.", "STORE")
-    ],
-    versions: Annotated[
-        bool, option("With --to: whether to copy released histories.", "--versions/--no-versions", default=True)
-    ],
+    to: Annotated[str | None, option("Copy to this store, created if it is missing.", "STORE")],
+    versions: _Versions,
     plaintext: Annotated[bool, option("With --to: do not seal the copy, although the store is sealed.")],
     dry_run: DryRun,
     app: MaybeApp,
@@ -84,7 +77,7 @@ def copy(
             check_stores(source, target, found, versions=versions, plaintext=plaintext)
         return _describe_dry_run("copy", found, f" to {escape(place)}", to=place)
 
-    target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
+    target = open_store(to, create=True, is_sealed=not plaintext, for_copies=True)
     target.register_types(*types)
     with context.progress("copying") as progress:
         done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
@@ -146,9 +139,7 @@ def export(
     threads: Annotated[tuple[str, ...], argument("Only these threads.", "[THREAD]...")],
     output: Output,
     raw: Annotated[bool, option("Write the log files unchanged instead of readable lines.")],
-    versions: Annotated[
-        bool, option("Whether to include released histories.", "--versions/--no-versions", default=True)
-    ],
+    versions: _Versions,
     plaintext: Annotated[bool, option("Write readable lines although the store is sealed.")],
     dry_run: DryRun,
     app: MaybeApp,
@@ -166,8 +157,7 @@ def export(
     saver = open_store(directory)
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
-    path = Path(output)
-    is_new_file = output != _STANDARD_STREAM and not path.exists()
+    is_new_file = output != _STANDARD_STREAM and not Path(output).exists()
     failures: list[CheckpointerError] = []
 
     def note_failure(error: CheckpointerError) -> None:
@@ -195,15 +185,10 @@ def export(
             next(lines)  # what the export refuses altogether, it refuses before its first line
             place = "standard output" if output == _STANDARD_STREAM else escape(output)
             return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
-        if output == _STANDARD_STREAM:
-            context.use_utf8()
-            context.out.writelines(lines)
-            return None
-        count = write_to_file(path, lines, _END_KEY)
-
+        exported = write_output(context, output, lines, ("thread", "threads"), _END_KEY)
     for error in failures:
         raise error
-    return Message(f"exported {pluralize(count, 'thread')} to {escape(output)}", {"threads": count, "file": output})
+    return exported
 
 
 def _types_of(app: str | None) -> tuple[type, ...]:
@@ -213,8 +198,28 @@ def _types_of(app: str | None) -> tuple[type, ...]:
     return tuple(load_app(app).topology.schema.types)
 
 
-def write_to_file(path: Path, lines: Iterable[str], key: str = "") -> int:
-    """Write lines to a file; return how many of them begin with a key of JSON, or all.
+def write_output(
+    context: CliContext, output: str, lines: Iterable[str], noun: tuple[str, str], key: str = ""
+) -> Message | None:
+    """Write lines to a file, and return what was exported; or to standard output, which has no room for that.
+
+    Args:
+        context: has the standard output.
+        output: what the user typed.
+        lines: the lines.
+        noun: what is exported, as one and as several.
+        key: a key of JSON with which the lines begin that count; "" counts all.
+    """
+    if output == _STANDARD_STREAM:
+        context.use_utf8()
+        context.out.writelines(lines)
+        return None
+    count = _write_to_file(Path(output), lines, key)
+    return Message(f"exported {pluralize(count, *noun)} to {escape(output)}", {noun[1]: count, "file": output})
+
+
+def _write_to_file(path: Path, lines: Iterable[str], key: str) -> int:
+    """Write lines to a file; return how many of them begin with a key of JSON.
 
     The file gets its name only when it is complete.
 
@@ -277,7 +282,7 @@ def import_(
             source = LineReader(lines)
             return _describe_dry_run("import", check_threads(source, source.read_head(None)))
         types = _types_of(app)
-        saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
+        saver = open_store(directory, create=True, for_copies=True)
         done = import_threads(saver, lines, types=types, progress=progress)
 
     checkpoints = pluralize(done.checkpoints, "checkpoint")
@@ -306,10 +311,7 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 
 
-_Target: TypeAlias = Annotated[
-    str,
-    argument("The checkpoint directory, created if it is missing, or another store, also in the same database.", "DIR"),
-]
+_Target: TypeAlias = Annotated[str, argument("The store, created if it is missing; also in the same database.", "DIR")]
 _MAX_PROBLEMS: Final = 5
 """Problems that the message lists; JSON has all of them."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -28,7 +26,7 @@ from graphkit.cli.cells import (
 )
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, CheckpointId, Directory, Interval, MaybeThread, Seconds, Thread, option
-from graphkit.cli.render import Column, Message, Table, Text, View, show
+from graphkit.cli.render import Column, Message, Table, Text, View
 from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, escape
@@ -83,9 +81,8 @@ def watch(
     config = None
     if thread is not None:
         config = RunnableConfig(find_thread(saver, thread, released=True))
-    if config is not None and checkpoint is not None:
-        found = find_checkpoint(saver, config, checkpoint)
-        config = config.with_check_point_id(found.id)
+        if checkpoint is not None:
+            config = config.with_check_point_id(find_checkpoint(saver, config, checkpoint).id)
     latest = context.is_pretty or thread is not None
     with saver.watch(config, latest=latest, interval=interval) as changes:
         if context.is_pretty:
@@ -110,15 +107,7 @@ def wait(
     context: CliContext,
     directory: Directory,
     thread: Thread,
-    until: Annotated[
-        str,
-        option(
-            "The status to wait for, such as interrupted; or the end of the run.",
-            "STATUS",
-            type=click.Choice(STATUSES),
-            default="finished",
-        ),
-    ],
+    until: Annotated[str, option("The status to wait for.", "STATUS", type=click.Choice(STATUSES), default="finished")],
     timeout: Annotated[float | None, option("Give up after this time. Default: never.", "SECONDS", type=Seconds(0))],
 ) -> Message:
     """Wait until a thread has finished, or its run is over, whichever processes run it.
@@ -160,7 +149,7 @@ def _make_row(context: CliContext, saver: BaseCheckpointSaver, change: Change) -
         row["told"] = _describe_progress(saver, change)
     # A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the run has not ended.
     elif change.kind != "idle" or row["status"] == "stalled":
-        row["told"] = _describe_change(change)
+        row["told"] = _describe_change(context, change)
     return row
 
 
@@ -171,9 +160,8 @@ def _is_news(row: Row) -> bool:
 
 def _describe_progress(saver: BaseCheckpointSaver, change: Change) -> str:
     """Return how far each running map and fork is."""
-    config = RunnableConfig(change.thread_id, checkpoint_ns=change.checkpoint_ns)
-    if change.checkpoint is not None:
-        config = config.with_check_point_id(change.checkpoint.id)
+    checkpoint_id = None if change.checkpoint is None else change.checkpoint.id
+    config = RunnableConfig(change.thread_id, checkpoint_id, change.checkpoint_ns)
     text = None
     with suppress(CheckpointerError):  # a type that is not registered here
         text = describe_progress(saver.get_writes(config))
@@ -183,14 +171,14 @@ def _describe_progress(saver: BaseCheckpointSaver, change: Change) -> str:
     return text or "progress"
 
 
-def _describe_change(change: Change) -> str | None:  # noqa: PLR0911 - a case per kind
+def _describe_change(context: CliContext, change: Change) -> str | None:  # noqa: PLR0911 - a case per kind
     """Return a change in a few words; None for a step."""
     value: Any = change.value
     if change.kind in {"interrupt", "timer"}:
         if problem_with_interrupt(value) is not None:  # malformed, or its payload is of an unregistered type
             return f"waits for the answer to {escape(str(change.id))}"
         if "due" in value:
-            return describe_sleep(time_or_none(value["due"])) or "sleeps"
+            return describe_sleep(context, time_or_none(value["due"])) or "sleeps"
         reason = value["payload"]
         if reason is None:
             reason = value.get("metadata", {}).get("reason")
@@ -269,13 +257,11 @@ class _Screen:
     def _render(self) -> Any:
         from rich.text import Text as RichText
 
-        # The table is laid out by `show`, as that of `threads` is; rich only replaces the lines on the screen.
+        # The table is laid out as that of `threads` is; rich only replaces the lines on the screen.
         newest_first = list(reversed(self._rows.values()))
-        note = ""
+        lines = ["nothing has happened yet"]
+        if newest_first:
+            lines = list(Table(_COLUMNS, newest_first[:_MAX_ROWS]).lines(self._context))
         if len(newest_first) > _MAX_ROWS:
-            note = f"and {len(newest_first) - _MAX_ROWS} more"
-        table = Table(_COLUMNS, newest_first[:_MAX_ROWS], empty="nothing has happened yet", note=note)
-        page = io.StringIO()
-        context = dataclasses.replace(self._context, out=page, err=page, height=None, writers_above=[])
-        show(context, table)
-        return RichText.from_ansi(page.getvalue())
+            lines.append(f"and {len(newest_first) - _MAX_ROWS} more")
+        return RichText.from_ansi("\n".join(lines))

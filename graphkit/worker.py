@@ -388,8 +388,8 @@ class Worker:
         Returns only when all its runs have stopped.
 
         Args:
-            once: return when there is nothing to do at the moment, and the policy has been applied, if
-                there is one.
+            once: return when there is nothing to do at the moment; the policy, if there is one, is
+                applied then, and not in the background.
 
         Raises:
             CheckpointStorageError: the store cannot be read.
@@ -408,14 +408,14 @@ class Worker:
                         self._start(*taken)
                     elif has_more:
                         has_more = self._read_changes(self._changes, 0.0)
-                        if self._retention is not None and not has_more:
+                        if self._retention is not None and not has_more and not once:
                             # Not before: the first reading of a large store would take several times as long.
                             self._retention.start()
                     elif self._submit_scheduled():
                         continue
                     elif once and not self._agenda.taken:
                         if self._retention is not None:
-                            self._retention.wait()
+                            self._retention.apply_now()
                         break
                     else:
                         seconds = min(self._schedules.seconds_until_due(), self._agenda.seconds_until_due())

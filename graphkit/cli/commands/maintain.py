@@ -136,14 +136,12 @@ def prune(
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
-    failed = _collect_failures(saver, "prune")
+    # Nothing is left to prune of what was erased. Only of a thread that was named is that an error.
+    passes_over = (CheckpointErasedError,) if thread is None else ()
+    failed = _collect_failures(saver, "prune", passes_over)
     for thread_id in context.track("pruning", threads):
         with failed.catch(thread_id):
-            try:
-                count += prune_thread(saver, thread_id, criteria, dry_run=dry_run)
-            except CheckpointErasedError:
-                if thread is not None:
-                    raise
+            count += prune_thread(saver, thread_id, criteria, dry_run=dry_run)
     failed.raise_if_any()
 
     verb = "would remove" if dry_run else "removed"
@@ -153,11 +151,13 @@ def prune(
     )
 
 
-def _collect_failures(saver: BaseCheckpointSaver, operation: str) -> FailedThreads:
+def _collect_failures(
+    saver: BaseCheckpointSaver, operation: str, passes_over: tuple[type[Exception], ...] = ()
+) -> FailedThreads:
     """Return what catches the errors of single threads, so that the command goes on with the others."""
     # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
     fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
-    return FailedThreads(operation, fatal=fatal)
+    return FailedThreads(operation, fatal=fatal, passes_over=passes_over)
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
@@ -251,8 +251,6 @@ def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetim
             continue
         with failed.catch(thread_id):
             if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                continue
-            if saver.is_run_locked(RunnableConfig(thread_id)):  # its node takes long; `delete_idle` would skip it
                 continue
             status = _find_status(saver, thread_id)
             rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})

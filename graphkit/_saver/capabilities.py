@@ -23,9 +23,16 @@ from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._saver.writes import follow_namespaces
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+)
 
 if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
     from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
 
 Quality = Literal[
@@ -164,7 +171,7 @@ class SupportsDeleteIdle(Protocol):
         Args:
             thread: the thread; None is all of them.
             idle_since: threads that were written to at this time or later stay; aware.
-            dry_run: change nothing, and only return the threads that are idle.
+            dry_run: change nothing, and only return the threads that would be deleted.
             progress: called after each thread.
 
         Raises:
@@ -303,10 +310,7 @@ class HasVersions(JavaNames, abc.ABC):
 
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
-        versions = self.versions_by_thread_id(thread)
-        if versions:
-            return versions[-1]
-        return None
+        return next(reversed(self.versions_by_thread_id(thread)), None)
 
     def get_version(self, config: ConfigLike = None) -> str | None:
         """Return the newest version of a thread as text, or None."""
@@ -363,3 +367,17 @@ def list_versions(saver: object, thread_id: str) -> Sequence[int]:
     if not isinstance(saver, HasVersions):
         return []
     return saver.versions_by_thread_id(thread_id)
+
+
+def has_thread(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
+    """Return whether a saver has a thread, readable or not. What reads it raises the error that it has.
+
+    Args:
+        saver: the saver.
+        thread_id: the thread.
+        released: whether a thread counts that only has versions.
+    """
+    try:
+        return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
+    except (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError):
+        return True

@@ -25,8 +25,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory
-from graphkit._saver.incomplete import StoredCheckpoint
-from graphkit._transfer.copying import ReadCheckpoint, ThreadSource, with_changes
+from graphkit._saver.incomplete import StoredCheckpoint, with_changes
+from graphkit._transfer.copying import ReadCheckpoint, ThreadSource
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.json_values import JsonValueCodec, apply_change, format_line
 from graphkit.errors import (

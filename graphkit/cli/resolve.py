@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import list_versions
+from graphkit._saver.capabilities import has_thread
 from graphkit._wording import simplify_text, suggest
 from graphkit.cli.cells import short_ids
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointFormatError,
-    CheckpointKeyError,
-    CheckpointNotFoundError,
-    CheckpointStorageError,
-    GraphKitError,
-)
+from graphkit.errors import CheckpointNotFoundError, GraphKitError
 
 if TYPE_CHECKING:
     from graphkit._compiled import CompiledGraph
@@ -35,8 +28,6 @@ _MIN_ID_LENGTH: Final = 4
 """Characters that suffice to name a checkpoint id, if they are unique."""
 _MAX_JOINED: Final = 5
 _ELLIPSIS: Final = "…"
-_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
-"""What looking for a thread raises that is there."""
 
 
 def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = False) -> str:
@@ -54,7 +45,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         UsageError: several threads have the prefix.
     """
     # An id wins over a prefix: "t" names the thread "t", although there is a "t2".
-    if _exists(saver, typed, released=released):
+    if has_thread(saver, typed, released=released):
         return typed
 
     # A table shows ids escaped and, if they are long, cut with an ellipsis: both can be typed as they are shown.
@@ -71,13 +62,6 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
     hint = suggest(typed, known, show=escape) or "; see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
-
-
-def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
-    try:
-        return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
-    except _UNREADABLE:
-        return True  # What the command does with it raises the error again, reports it, or does not mind.
 
 
 def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: str | None) -> CheckpointInfo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Self, Unpack
@@ -23,7 +22,7 @@ from graphkit._records.config import (
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.incomplete import copy_thread, remove_by_rewriting
-from graphkit._saver.retention import Retention, RetentionOptions, iter_prunable, select_orphans
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, iter_prunable
 from graphkit._saver.run_lock import (
     HeldRunLock,
     find_held_lock,
@@ -488,12 +487,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
         removed = 0
-        for config, owner in iter_prunable(self, thread_id):
-            if owner is None:
-                removed += self._prune(config, retention.select_removable)
-                continue
-            left = {info.id for info in self.history(config.replace(checkpoint_ns=owner))}
-            self._prune(config, partial(select_orphans, owner_ids=left))
+        for config, select in iter_prunable(self, thread_id, retention):
+            count = self._prune(config, select)
+            if not is_of_early_writes(config.checkpoint_ns):
+                removed += count
         return removed
 
     def _prune(

@@ -31,7 +31,7 @@ from graphkit._saver.writes import (
     is_incomplete,
     subgraph_interrupts,
     time_or_none,
-    unanswered_interrupts,
+    unanswered_stops,
 )
 from graphkit._waker import Waker
 from graphkit.errors import (
@@ -602,7 +602,7 @@ class PollingWatch(Watch):
             was_cancelled = any(name == CANCELLED and not is_none for name, is_none, _ in reported)
             if was_cancelled and not is_cancelled(writes):
                 # They wait again, because the run goes on.
-                waiting = {*unanswered_interrupts(writes), *subgraph_interrupts(writes)}
+                waiting = {*unanswered_stops(writes, INTERRUPT), *subgraph_interrupts(writes)}
                 reported = _without_questions(reported, waiting)
                 self._forget_questions(thread, waiting)
             new = _make_write_keys(writes) - reported

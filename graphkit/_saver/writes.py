@@ -220,14 +220,24 @@ def follow_namespaces(
 # Interrupts, failures, stops
 
 
-def interrupts_in(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts among pending writes, by id, in the order in which they were recorded."""
-    return _strip_prefix(INTERRUPT, writes)
+def stops_in(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = (INTERRUPT, TIMER)) -> dict[str, Any]:
+    """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded.
+
+    Args:
+        writes: the pending writes.
+        prefix: INTERRUPT or TIMER returns only these.
+    """
+    return _strip_prefix(prefix, writes)
 
 
-def _strip_prefix(prefix: str, writes: Mapping[str, Any]) -> dict[str, Any]:
+def unanswered_stops(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = (INTERRUPT, TIMER)) -> dict[str, Any]:
+    """Return the interrupts without an answer, and the timers that no resume has found due; as `stops_in`."""
+    return {key: stop for key, stop in _strip_prefix(prefix, writes).items() if ANSWER + key not in writes}
+
+
+def _strip_prefix(prefix: str | tuple[str, ...], writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pending writes whose key has a prefix, by the rest of the key."""
-    return {key.removeprefix(prefix): value for key, value in writes.items() if key.startswith(prefix)}
+    return {key.partition(":")[2]: value for key, value in writes.items() if key.startswith(prefix)}
 
 
 def is_pause(interrupt: Mapping[str, Any]) -> bool:
@@ -236,31 +246,11 @@ def is_pause(interrupt: Mapping[str, Any]) -> bool:
     return metadata.get("reason") == "pause"
 
 
-def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts without an answer, by id, in the order in which they were recorded."""
-    return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
-
-
-def stops_in(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded."""
-    return {key.partition(":")[2]: stop for key, stop in writes.items() if key.startswith((INTERRUPT, TIMER))}
-
-
-def unanswered_stops(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts and timers that a run waits for, by id, in the order in which they were recorded."""
-    return {key: stop for key, stop in stops_in(writes).items() if ANSWER + key not in writes}
-
-
-def unanswered_timers(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the timers that no resume has found due, by id, in the order in which they were recorded."""
-    return {key: timer for key, timer in _strip_prefix(TIMER, writes).items() if ANSWER + key not in writes}
-
-
 def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return what a resume records for the timers that are due, and the questions whose deadline has passed."""
-    timers = unanswered_timers(writes)
+    timers = unanswered_stops(writes, TIMER)
     added: dict[str, Any] = {ANSWER + key: None for key, timer in timers.items() if timer["due"] <= now}
-    for key, interrupt in unanswered_interrupts(writes).items():
+    for key, interrupt in unanswered_stops(writes, INTERRUPT).items():
         if has_expired(interrupt.get("deadline"), now):
             added[ANSWER + key] = interrupt.get("default")
             added[RESUMED + key] = {"by": "deadline", "expired": "default" not in interrupt}
@@ -269,8 +259,8 @@ def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 def next_time_of(writes: Mapping[str, Any]) -> datetime | None:
     """Return when the first timer is due or the first deadline passes; None if there is neither."""
-    dues = [timer["due"] for timer in unanswered_timers(writes).values()]
-    questions = unanswered_interrupts(writes).values()
+    dues = [timer["due"] for timer in unanswered_stops(writes, TIMER).values()]
+    questions = unanswered_stops(writes, INTERRUPT).values()
     deadlines = [question["deadline"] for question in questions if "deadline" in question]
     return min(dues + deadlines, default=None)
 
@@ -336,7 +326,7 @@ def writes_of_copy(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return the pending writes of a copy of an earlier checkpoint, given those of the original."""
     asked = asked_again(writes, now)
     # A timer before a question was due when the question was asked: they may wait at the same time.
-    copied = first_open_interrupts(asked, {ANSWER + timer_id: None for timer_id in unanswered_timers(asked)})
+    copied = first_open_interrupts(asked, {ANSWER + timer_id: None for timer_id in unanswered_stops(asked, TIMER)})
     if any(key.startswith(TIMER) for key in copied):
         copied[ASLEEP] = True
     return copied
@@ -394,7 +384,7 @@ def waiting_interrupts(
     """
     if is_cancelled(writes):
         return []
-    waiting = [*unanswered_interrupts(writes).items(), *langgraph_writes.find_questions(writes, created_at)]
+    waiting = [*unanswered_stops(writes, INTERRUPT).items(), *langgraph_writes.find_questions(writes, created_at)]
     return [to_waiting_interrupt(config, key, interrupt) for key, interrupt in waiting]
 
 
@@ -510,11 +500,11 @@ def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """Return why a run stopped; "" if its pending writes do not say."""
     if is_cancelled(writes):
         return "cancelled"
-    if unanswered_interrupts(writes) or subgraph_interrupts(writes):
+    if unanswered_stops(writes, INTERRUPT) or subgraph_interrupts(writes):
         return "interrupted"
     if writes.get(FAILURE) is not None:
         return "failed"
-    answers = [writes[ANSWER + key] for key in interrupts_in(writes) if RESUMED + key not in writes]
+    answers = [writes[ANSWER + key] for key in stops_in(writes, INTERRUPT) if RESUMED + key not in writes]
     # After the last node, an answer that changes nothing leaves nothing to do.
     if any(answer is not None or next_node_id != END for answer in answers):
         return "answered"

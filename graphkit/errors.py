@@ -73,12 +73,10 @@ class GraphStateError(GraphKitError, ValueError):
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
-        if len(problems) == 1:
-            message = problems[0]
-        else:
-            lines = [f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems)]
-            message = "\n".join(lines)
-        super().__init__(message)
+        lines = problems
+        if len(problems) != 1:
+            lines = (f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems))
+        super().__init__("\n".join(lines))
 
 
 class GraphRunnerError(GraphKitError, RuntimeError):
@@ -439,13 +437,9 @@ class AgentConfigurationError(GraphKitError, ValueError):
         self.file = file
         self.line = line
         self.key = key
-        place: list[str] = []
-        if file is not None:
-            place.append(file)
-        if line is not None:
-            place.append(f"line {line}")
-        parts = [", ".join(place), key, reason]
-        super().__init__(": ".join(part for part in parts if part))
+        number = None if line is None else f"line {line}"
+        place = ", ".join(filter(None, (file, number)))
+        super().__init__(": ".join(filter(None, (place, key, reason))))
 
 
 class AgentFileNotFoundError(AgentConfigurationError):

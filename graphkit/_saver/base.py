@@ -227,8 +227,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         infos: list[CheckpointInfo] = []
         for checkpoint in self.list(config):
             named = config.replace(checkpoint_id=checkpoint.id)
-            writes = self.get_writes(named)
-            infos.append(make_checkpoint_info(config, checkpoint, writes, self.tags_of(named)))
+            infos.append(make_checkpoint_info(config, checkpoint, self.get_writes(named), self.tags_of(named)))
         if infos:
             infos[0] = with_status(self, infos[0])
         return infos

@@ -62,7 +62,6 @@ class SupportsVerify(Protocol):
 
         Damage is reported and never raised.
         """
-        ...
 
 
 @runtime_checkable
@@ -82,7 +81,6 @@ class SupportsRepair(Protocol):
         Raises:
             ThreadBusyError: a run holds a thread. All other threads are repaired.
         """
-        ...
 
 
 @runtime_checkable
@@ -91,7 +89,6 @@ class SupportsRotate(Protocol):
 
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         """Seal one thread, or all threads (None), with the current key."""
-        ...
 
 
 @runtime_checkable
@@ -107,7 +104,6 @@ class SupportsOwnKeys(Protocol):
             config: names the history.
             version: a released version; None: the live history.
         """
-        ...
 
 
 @runtime_checkable
@@ -116,7 +112,6 @@ class SupportsCompact(Protocol):
 
     def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
         """Free space in one thread, or in all (None). Return the number of bytes freed, or with dry_run to be freed."""
-        ...
 
 
 @runtime_checkable
@@ -135,7 +130,6 @@ class SupportsErase(Protocol):
         Returns:
             Why bytes are left, a sentence for each reason, which names no thread; empty if none is.
         """
-        ...
 
 
 @runtime_checkable
@@ -148,7 +142,6 @@ class SupportsFlush(Protocol):
         Raises:
             CheckpointStorageError: something may not be on the disk.
         """
-        ...
 
 
 @runtime_checkable
@@ -177,7 +170,6 @@ class SupportsDeleteIdle(Protocol):
         Raises:
             ValueError: `idle_since` has no time zone.
         """
-        ...
 
 
 @runtime_checkable
@@ -203,7 +195,6 @@ class SupportsReplay(Protocol):
         Raises:
             CheckpointNotFoundError: there is no such version.
         """
-        ...
 
 
 @runtime_checkable
@@ -219,7 +210,6 @@ class SupportsRemove(Protocol):
         Returns:
             How many of the checkpoints the history had.
         """
-        ...
 
 
 @runtime_checkable
@@ -240,7 +230,6 @@ class SupportsCheckAccess(Protocol):
         Raises:
             AccessDeniedError: one of them is not allowed.
         """
-        ...
 
 
 def check_rights(saver: object, config: RunnableConfig, *operations: str) -> None:
@@ -266,7 +255,6 @@ class SupportsExists(Protocol):
             CheckpointFormatError: it is something else, or the store of a newer graphkit.
             CheckpointStorageError: it cannot be read.
         """
-        ...
 
 
 @runtime_checkable
@@ -276,11 +264,9 @@ class HasBaseDirectory(Protocol):
     @property
     def base_directory(self) -> Any:
         """The path of the directory."""
-        ...
 
     def thread_directory(self, thread: ThreadLike = None) -> str:
         """Return the directory of a thread, whether it exists or not."""
-        ...
 
 
 class HasVersions(JavaNames, abc.ABC):

@@ -156,32 +156,26 @@ class StoredThread(ThreadSource):
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
         """
-        namespaces = self.list_namespaces()
-        numbers = self.list_versions() if versions else ()
-        if not namespaces and not numbers:
-            raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
         yield format_line({"thread": self.thread_id})
         digest = blake2b(digest_size=16)
         count = 0
-        for data in self._records(namespaces, numbers):
+        for data in self._records(self.list_versions() if versions else ()):
             line = format_line(data)
             digest.update(line.encode())
             count += 1
             yield line
-        if not count:  # it was deleted meanwhile; no import reads on behind a thread without lines
+        if not count:
             raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
         yield format_line({"end": digest.hexdigest(), "lines": count, "thread": self.thread_id})
 
-    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-        # Sorted, so that the root comes first: an import marks the first history as incomplete.
-        for version in versions:
+    def _records(self, versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        for version in (*versions, None):
+            # Sorted, so that the root comes first: an import marks the first history as incomplete.
             for namespace in sorted(self.list_namespaces(version)):
                 for read in self.read(namespace, version):
                     yield read.record
-            yield {"release": version}
-        for namespace in sorted(namespaces):
-            for read in self.read(namespace):
-                yield read.record
+            if version is not None:
+                yield {"release": version}
 
 
 # Copying

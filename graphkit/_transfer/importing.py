@@ -384,10 +384,7 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
             remaining = path.stat().st_size  # a writer may append while the export reads
             yield format_line({"file": name})
             with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
-                while remaining:
-                    chunk = file.read(min(_CHUNK, remaining))
-                    if not chunk:
-                        break
+                while chunk := file.read(min(_CHUNK, remaining)):
                     digest.update(chunk)
                     remaining -= len(chunk)
                     yield format_line({"data": base64.b64encode(chunk).decode()})

@@ -345,12 +345,11 @@ def import_threads(
     """
     source = LineReader(lines)
     form = source.read_head(format)
-    if form == "logs":
-        find_directory(saver)
-    saver.register_types(*types)
     fatal: tuple[type[Exception], ...] = (*_OF_ALL_THREADS, CheckpointFormatError)
     if form == "logs":
+        find_directory(saver)
         fatal += (ThreadBusyError,)  # before the lines of the thread were read, so that they precede the next one
+    saver.register_types(*types)
     failed = FailedThreads("import", fatal=fatal)
     imported: list[str] = []
     counts = CopyCounts()

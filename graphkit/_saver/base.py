@@ -129,14 +129,37 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     # Capabilities: `graphkit.abc` has the protocols for methods that only some savers have. A subclass declares one by
     # a line (`isolates_values = True`) or by a property. pyright accepts the line only if the base class has no `def`
-    # of that name; therefore each name is assigned here, below its property.
+    # of that name; therefore each name is assigned here.
 
     @property
-    def _is_durable(self) -> bool:
-        """Whether the checkpoints outlive this process. A run without a thread id on such a saver warns."""
+    def _undeclared(self) -> bool:
         return False
 
-    is_durable = _is_durable
+    is_durable = _undeclared
+    """Whether the checkpoints outlive this process. A run without a thread id on such a saver warns."""
+
+    refuses_unstorable_values = _undeclared
+    """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
+
+    Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if
+    it could keep the value itself. A graph that works with it therefore works with every saver.
+    """
+
+    isolates_values = _undeclared
+    """Whether the saver shares no mutable object of the application with its callers.
+
+    Such a saver copies these objects when it stores them, and again when it returns them. A
+    saver that stores bytes does so by nature.
+    """
+
+    seals_records = _undeclared
+    """Whether the saver encrypts states, pending writes, metadata and tags.
+
+    An export in plain must then be asked for.
+    """
+
+    waits_for_runs = _undeclared
+    """Whether `release`, `delete` and `copy` wait for the run that holds the thread."""
 
     @property
     def _lists_threads(self) -> bool:
@@ -158,46 +181,6 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         return type(self).size is not BaseCheckpointSaver.size
 
     measures_size = _measures_size
-
-    @property
-    def _refuses_unstorable_values(self) -> bool:
-        """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
-
-        Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if
-        it could keep the value itself. A graph that works with it therefore works with every saver.
-        False unless declared.
-        """
-        return False
-
-    refuses_unstorable_values = _refuses_unstorable_values
-
-    @property
-    def _isolates_values(self) -> bool:
-        """Whether the saver shares no mutable object of the application with its callers.
-
-        Such a saver copies these objects when it stores them, and again when it returns them. A
-        saver that stores bytes does so by nature. False unless declared.
-        """
-        return False
-
-    isolates_values = _isolates_values
-
-    @property
-    def _seals_records(self) -> bool:
-        """Whether the saver encrypts states, pending writes, metadata and tags. False unless declared.
-
-        An export in plain must then be asked for.
-        """
-        return False
-
-    seals_records = _seals_records
-
-    @property
-    def _waits_for_runs(self) -> bool:
-        """Whether `release`, `delete` and `copy` wait for the run that holds the thread. False unless declared."""
-        return False
-
-    waits_for_runs = _waits_for_runs
 
     # Reading
 
@@ -378,11 +361,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         """Return the pending writes of a checkpoint, in the order in which they were first recorded."""
-        checkpoint = self.get(config)
-        if checkpoint is None:
-            return {}
-        writes: Mapping[str, Any] = checkpoint.metadata.get(WRITES_KEY, {})
-        return writes
+        return self._read_recorded(config, WRITES_KEY) or {}
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         """Tag the checkpoint that the config names, or the latest.
@@ -412,10 +391,12 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         """Return the tags of a checkpoint, in the order in which they were added."""
+        return tuple(self._read_recorded(config, TAGS_KEY) or ())
+
+    def _read_recorded(self, config: ConfigLike, key: str) -> Any:
+        """Return what a default method has recorded in the metadata of a checkpoint; None if it has not."""
         checkpoint = self.get(config)
-        if checkpoint is None:
-            return ()
-        return tuple(checkpoint.metadata.get(TAGS_KEY, ()))
+        return None if checkpoint is None else checkpoint.metadata.get(key)
 
     def _rewrite(self, config: ConfigLike, key: str, change: Callable[[Any], Any]) -> None:
         """Replace one value in the metadata of a checkpoint, under a lock of this process."""

@@ -371,10 +371,6 @@ class Worker:
         self._is_stopping = False
         self._changes: Watch | None = None
         if policy is not None:
-            if not isinstance(policy, RetentionPolicy):
-                raise CheckpointerConfigurationError(
-                    f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}"
-                )
             find_store(policy, saver)
         self._policy = policy
         self._retention: RetentionThread | None = None

@@ -197,8 +197,10 @@ def find_store(policy: RetentionPolicy, saver: object) -> BaseCheckpointSaver:
     """Return the saver to which a policy applies: the given one, or that below a saver of LangGraph.
 
     Raises:
-        CheckpointerConfigurationError: it is neither; or it cannot do what the policy needs.
+        CheckpointerConfigurationError: it is neither; or it cannot do what the policy needs; or the policy is none.
     """
+    if not isinstance(policy, RetentionPolicy):
+        raise CheckpointerConfigurationError(f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}")
     store = saver if isinstance(saver, BaseCheckpointSaver) else getattr(saver, "store", None)
     if not isinstance(store, BaseCheckpointSaver):
         raise CheckpointerConfigurationError(f"a retention policy needs a saver, not {saver!r}")

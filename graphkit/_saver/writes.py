@@ -44,7 +44,9 @@ SUBGRAPH_TIMER: Final = "inner-timer:"
 ASLEEP: Final = "asleep"
 """The key of a run that has stopped and waits for a timer: True; None once the run continues. A timer alone
 does not say so: another branch may still be at work, or have been when the process died."""
-STOP_PREFIXES: Final = (INTERRUPT, TIMER, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
+OWN_STOPS: Final = (INTERRUPT, TIMER)
+"""The prefixes of what makes a run stop and wait, here and not in a nested graph."""
+STOP_PREFIXES: Final = (*OWN_STOPS, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
 """The prefixes of what makes a run stop and wait."""
 TASK: Final = "task:"
 """Prefix of a finished node of a branch, or item of a map: `task:<key of the execution>` -> a mapping
@@ -82,13 +84,10 @@ def check_writes(writes: Mapping[str, Any]) -> None:
     """
     given: Any = writes  # callers may pass anything
     if not isinstance(given, Mapping):
-        type_name = type(given).__name__
-        raise CheckpointSerializationError("writes", type_name, "they are a mapping")
+        raise CheckpointSerializationError("writes", type(given).__name__, "they are a mapping")
     for key, value in given.items():
         if not isinstance(key, str):
-            path = f"writes[{key!r}]"
-            type_name = type(key).__name__
-            raise CheckpointSerializationError(path, type_name, "the keys are strings")
+            raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
         problem = _find_problem(key, value)
         if problem is not None:
             raise CheckpointSerializationError(key, type(value).__name__, problem)
@@ -154,11 +153,9 @@ def _find_problem(key: str, value: Any) -> str | None:
     """Return why a reader cannot use a pending write; None if it can."""
     head, colon, _ = key.partition(":")
     prefix = head + colon
-    if prefix == INTERRUPT:
-        return problem_with_interrupt(value)
-    if prefix == TIMER:
+    if prefix in OWN_STOPS:
         problem = problem_with_interrupt(value)
-        if problem is None and time_or_none(value.get("due")) is None:
+        if problem is None and prefix == TIMER and time_or_none(value.get("due")) is None:
             problem = f"{_INTERRUPT_SHAPE}; the 'due' of a timer must be a datetime with a time zone"
         return problem
     if prefix not in _SHAPES:
@@ -220,7 +217,7 @@ def follow_namespaces(
 # Interrupts, failures, stops
 
 
-def stops_in(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = (INTERRUPT, TIMER)) -> dict[str, Any]:
+def stops_in(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = OWN_STOPS) -> dict[str, Any]:
     """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded.
 
     Args:
@@ -230,7 +227,7 @@ def stops_in(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = (INTERRU
     return _strip_prefix(prefix, writes)
 
 
-def unanswered_stops(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = (INTERRUPT, TIMER)) -> dict[str, Any]:
+def unanswered_stops(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = OWN_STOPS) -> dict[str, Any]:
     """Return the interrupts without an answer, and the timers that no resume has found due; as `stops_in`."""
     return {key: stop for key, stop in _strip_prefix(prefix, writes).items() if ANSWER + key not in writes}
 
@@ -284,7 +281,7 @@ def asked_again(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return the interrupts and timers of an earlier checkpoint, without the deadlines that have passed."""
     asked_again: dict[str, Any] = {}
     for key, stop in writes.items():
-        if not key.startswith((INTERRUPT, TIMER)):
+        if not key.startswith(OWN_STOPS):
             continue
         passed: set[str] = set()
         if has_expired(stop.get("deadline"), now):

@@ -195,7 +195,6 @@ def _prune_idle(
     idle_since = context.now() - parse_age(age)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
-    assert isinstance(saver, BaseCheckpointSaver)
     failed = _collect_failures(saver, "delete")
     idle = _list_idle(saver, only, idle_since, failed)
     waiting = [row["thread"] for row in idle if row["status"] == "interrupted"]
@@ -243,17 +242,15 @@ def _prune_idle(
 def _list_idle(saver: BaseCheckpointSaver, only: str | None, idle_since: datetime, failed: FailedThreads) -> list[Row]:
     """Return the threads that no process has written to since, and that have no run, as plain data."""
     assert isinstance(saver, SupportsDeleteIdle)
-    assert isinstance(saver, BaseCheckpointSaver)
     found = saver.threads(released=True) if only is None else [only]
     rows: list[Row] = []
     for thread_id in sorted(found):
         if thread_id != only and is_schedule(thread_id):
             continue
         with failed.catch(thread_id):
-            if not saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
-                continue
-            status = _find_status(saver, thread_id)
-            rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
+            if saver.delete_idle(thread_id, idle_since=idle_since, dry_run=True):
+                status = _find_status(saver, thread_id)
+                rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
     return rows
 
 

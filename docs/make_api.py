@@ -137,6 +137,7 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             yield member.name, "", f"`{member.value!r}`"
         return
     yield from _attributes(cls)
+    explained = _explained_fields(cls)
     for name, member in _own_members(cls).items():
         is_java = name != name.lower()
         if name.startswith("_") or is_java:
@@ -145,6 +146,8 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
         if isinstance(member, property):
             function = member.fget
         text = _first_sentence(function) if inspect.isfunction(function) else ""
+        if isinstance(member, property):
+            text = text or explained.get(name, "")
         if not text:  # an override, which its contract describes
             continue
         is_property = isinstance(member, property)
@@ -185,8 +188,10 @@ def _explained_fields(cls: type) -> dict[str, str]:
     definition = _class_definitions().get(cls.__name__)
     statements = [] if definition is None else definition.body
     for field, text in itertools.pairwise(statements):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            explained[ast.unparse(field.target)] = _shorten(str(text.value.value))
+        is_field = isinstance(field, (ast.AnnAssign, ast.Assign))
+        if is_field and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            target = field.target if isinstance(field, ast.AnnAssign) else field.targets[0]
+            explained[ast.unparse(target)] = _shorten(str(text.value.value))
     return explained
 
 

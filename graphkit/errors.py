@@ -73,12 +73,10 @@ class GraphStateError(GraphKitError, ValueError):
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
-        if len(problems) == 1:
-            message = problems[0]
-        else:
-            lines = [f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems)]
-            message = "\n".join(lines)
-        super().__init__(message)
+        lines = problems
+        if len(problems) != 1:
+            lines = (f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems))
+        super().__init__("\n".join(lines))
 
 
 class GraphRunnerError(GraphKitError, RuntimeError):
@@ -195,14 +193,11 @@ class CheckpointerError(GraphKitError):
 
     def __str__(self) -> str:
         """Return the message, and after it the advice."""
-        return self._add_advice(super().__str__())
-
-    def _add_advice(self, message: str) -> str:
-        advice = f"{self.advice}, or raise {self.option}" if self.option else self.advice
-        # The message of a subclass may end with it, and so does one that an older version has pickled.
-        if not self.advice or message.endswith(advice):
-            return message
-        return f"{message}; {advice}"
+        *_, message = self.args or ("",)  # OSError would put the error number before it
+        if not self.advice:
+            return str(message)
+        option = f", or raise {self.option}" if self.option else ""
+        return f"{message}; {self.advice}{option}"
 
 
 class CheckpointNotFoundError(CheckpointerError, LookupError):
@@ -227,6 +222,7 @@ class CheckpointCorruptionError(CheckpointerError):
         path: the damaged file.
         offset: where the damage was found, in bytes from the start of the file.
         reason: what is wrong there.
+        problem: offset and reason as text, which the message has after the path.
         advice: what to do.
     """
 
@@ -242,8 +238,9 @@ class CheckpointCorruptionError(CheckpointerError):
         self.path = str(path)
         self.offset = offset
         self.reason = reason
+        self.problem = f"damaged at byte {offset}: {reason}"
         self.advice = advice
-        super().__init__(f"{self.path} is damaged at byte {offset}: {reason}")
+        super().__init__(f"{self.path} is {self.problem}")
 
 
 class CheckpointFormatError(CheckpointerError):
@@ -301,10 +298,6 @@ class CheckpointStorageError(CheckpointerError, OSError):
             super().__init__(error.errno, message)
         else:
             super().__init__(message)
-
-    def __str__(self) -> str:
-        """Return the message and the advice; OSError would put the error number before them."""
-        return self._add_advice(str(self.args[-1]))
 
 
 class CheckpointConflictError(CheckpointerError):
@@ -444,13 +437,9 @@ class AgentConfigurationError(GraphKitError, ValueError):
         self.file = file
         self.line = line
         self.key = key
-        place: list[str] = []
-        if file is not None:
-            place.append(file)
-        if line is not None:
-            place.append(f"line {line}")
-        parts = [", ".join(place), key, reason]
-        super().__init__(": ".join(part for part in parts if part))
+        number = None if line is None else f"line {line}"
+        place = ", ".join(filter(None, (file, number)))
+        super().__init__(": ".join(filter(None, (place, key, reason))))
 
 
 class AgentFileNotFoundError(AgentConfigurationError):

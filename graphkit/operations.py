@@ -56,10 +56,11 @@ from graphkit._saver.status import (
 from graphkit._saver.writes import (
     ANSWER,
     CANCELLED,
+    INTERRUPT,
     can_answer,
     has_expired,
-    interrupts_in,
     next_update_key,
+    stops_in,
     writes_of_copy,
 )
 from graphkit._to_thread import make_async
@@ -516,7 +517,7 @@ def _find_interrupt(saver: BaseCheckpointSaver, thread_id: str, wanted: str | No
         for latest in saver.recent(config, limit=1):
             reason = f"no interrupt is pending, because the thread is {latest.status}"
             writes = saver.get_writes(config.with_check_point_id(latest.id))
-            if any(ANSWER + interrupt_id in writes for interrupt_id in interrupts_in(writes)):
+            if any(ANSWER + interrupt_id in writes for interrupt_id in stops_in(writes, INTERRUPT)):
                 reason += f"; if an answer was wrong, rollback to checkpoint {latest.id} asks again"
             raise CheckpointConflictError(thread_id, reason)
         raise CheckpointNotFoundError(thread_id)

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from graphkit._options import check_choice
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasBaseDirectory, HasVersions, Progress
+from graphkit._saver.capabilities import HasBaseDirectory, HasVersions, Progress, has_thread
 from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
 from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, check_stores, hold_both
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
@@ -131,7 +131,8 @@ def copy_threads(
     check_stores(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
-            StoredThread(source, thread_id, JsonValueCodec()).check_exists(versions=versions)
+            if not has_thread(source, thread_id, released=versions):
+                raise CheckpointNotFoundError(thread_id, hint="see threads()")
     failed = FailedThreads("copy", fatal=_OF_ALL_THREADS)
     passed_over = CheckpointErasedError if threads is None else ()
     skipped: list[str] = []
@@ -344,12 +345,11 @@ def import_threads(
     """
     source = LineReader(lines)
     form = source.read_head(format)
-    if form == "logs":
-        find_directory(saver)
-    saver.register_types(*types)
     fatal: tuple[type[Exception], ...] = (*_OF_ALL_THREADS, CheckpointFormatError)
     if form == "logs":
+        find_directory(saver)
         fatal += (ThreadBusyError,)  # before the lines of the thread were read, so that they precede the next one
+    saver.register_types(*types)
     failed = FailedThreads("import", fatal=fatal)
     imported: list[str] = []
     counts = CopyCounts()

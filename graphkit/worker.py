@@ -371,10 +371,6 @@ class Worker:
         self._is_stopping = False
         self._changes: Watch | None = None
         if policy is not None:
-            if not isinstance(policy, RetentionPolicy):
-                raise CheckpointerConfigurationError(
-                    f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}"
-                )
             find_store(policy, saver)
         self._policy = policy
         self._retention: RetentionThread | None = None
@@ -388,8 +384,8 @@ class Worker:
         Returns only when all its runs have stopped.
 
         Args:
-            once: return when there is nothing to do at the moment, and the policy has been applied, if
-                there is one.
+            once: return when there is nothing to do at the moment; the policy, if there is one, is
+                applied then, and not in the background.
 
         Raises:
             CheckpointStorageError: the store cannot be read.
@@ -408,14 +404,14 @@ class Worker:
                         self._start(*taken)
                     elif has_more:
                         has_more = self._read_changes(self._changes, 0.0)
-                        if self._retention is not None and not has_more:
+                        if self._retention is not None and not has_more and not once:
                             # Not before: the first reading of a large store would take several times as long.
                             self._retention.start()
                     elif self._submit_scheduled():
                         continue
                     elif once and not self._agenda.taken:
                         if self._retention is not None:
-                            self._retention.wait()
+                            self._retention.apply_now()
                         break
                     else:
                         seconds = min(self._schedules.seconds_until_due(), self._agenda.seconds_until_due())
@@ -551,12 +547,9 @@ class Worker:
         graph_id = latest.metadata.get(GRAPH_ID)
         fingerprint = latest.metadata.get("graph")
         submission = Submission.find(latest.next_node_id, latest.metadata)
-        found = []
-        for known_id, graph in self._graphs.items():
-            is_meant = graph_id is None or graph_id == known_id
-            is_same = submission is not None or graph.topology.fingerprint == fingerprint
-            if is_meant and is_same:
-                found.append(graph)
+        found = [graph for known_id, graph in self._graphs.items() if graph_id is None or graph_id == known_id]
+        if submission is None:
+            found = [graph for graph in found if graph.topology.fingerprint == fingerprint]
         if len(found) == 1:
             return found[0]
         name = str(graph_id or fingerprint)  # text: metadata of callers may hold what cannot be hashed
@@ -750,19 +743,16 @@ class Worker:
 
     def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
-        checkpoint_id = None
-        is_recorded = False
+        latest = None
         with suppress(Exception):  # below, the error is logged that made the thread unreadable
             latest = self._find_latest(config)
-            if latest is not None:
-                checkpoint_id = latest.id
-                is_recorded = latest.status == "failed"
+        checkpoint_id = None if latest is None else latest.id
         if checkpoint_id == candidate.failed_at:
             candidate.failures += 1
         else:
             candidate.failed_at = checkpoint_id
             candidate.failures = 1
-        if is_recorded and not self._resumes_failed:
+        if latest is not None and latest.status == "failed" and not self._resumes_failed:
             outcome = "it waits for a human"
         else:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
@@ -773,9 +763,7 @@ class Worker:
             outcome = f"the next attempt is in {delay:.3g} s"
             if delay == _NEVER:
                 outcome = "the worker leaves it until its thread changes"
-        times = "once"
-        if candidate.failures > 1:
-            times = f"{candidate.failures} times"
+        times = "once" if candidate.failures == 1 else f"{candidate.failures} times"
         _LOG.warning("thread %r failed here %s; %s: %s", config.thread, times, outcome, error)
 
 

@@ -67,9 +67,7 @@ from graphkit._saver.writes import (
     subgraph_interrupts,
     subgraph_namespace,
     subgraph_stops,
-    unanswered_interrupts,
     unanswered_stops,
-    unanswered_timers,
 )
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
@@ -739,7 +737,7 @@ class RunHistory(Journal):
         """
         is_timer = terms is not None and terms.due is not None
         recorded_writes = self.writes.copy()  # other branches record, from other threads too
-        waiting = unanswered_timers(recorded_writes) if is_timer else unanswered_interrupts(recorded_writes)
+        waiting = unanswered_stops(recorded_writes, TIMER if is_timer else INTERRUPT)
         known_id = None
         known: Mapping[str, Any] = EMPTY
         for interrupt_id, recorded in waiting.items():

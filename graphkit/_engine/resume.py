@@ -41,13 +41,13 @@ from graphkit._saver.writes import (
     can_answer,
     first_open_interrupts,
     has_expired,
-    interrupts_in,
     is_pause,
     next_update_key,
+    stops_in,
     subgraph_interrupts,
     subgraph_namespace,
     taken_answers,
-    unanswered_interrupts,
+    unanswered_stops,
     writes_of_copy,
 )
 from graphkit._values.frozen import freeze
@@ -128,7 +128,7 @@ def plan_resume(history: RunHistory, base: Checkpoint, writes: Mapping[str, Any]
     kept_stops = _find_kept_stops(history, base, recorded, resume)
     passed = {key: value for key, value in recorded.items() if key.removeprefix(INTERRUPT) not in kept_stops}
     was_interrupted = any(key.startswith(STOP_PREFIXES) for key in passed)
-    waiting = unanswered_interrupts(passed)
+    waiting = unanswered_stops(passed, INTERRUPT)
     own, nested = _divide_resume(resume, waiting, subgraph_interrupts(recorded))
     stopped_at = (base.node_id, next_node_id)
     brought, with_private = _read_own_part(state, own, waiting, recorded, stopped_at, now)
@@ -193,7 +193,7 @@ def _find_kept_stops(
     """
     stops = {
         stop_id
-        for stop_id, stop in unanswered_interrupts(recorded).items()
+        for stop_id, stop in unanswered_stops(recorded, INTERRUPT).items()
         if stop["when"] in DECLARED_STOPS and not is_pause(stop)
     }
     if history.passable_stops is not None:
@@ -335,7 +335,7 @@ def _divide_resume(
 
 def _find_updates(writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the updates among pending writes: those of resumes, and answers to declared stops."""
-    interrupts = interrupts_in(writes)
+    interrupts = stops_in(writes, INTERRUPT)
     declared = {ANSWER + stop_id for stop_id, stop in interrupts.items() if stop["when"] != "inside"}
     return {
         key: value for key, value in writes.items() if key.startswith(UPDATE) or (key in declared and value is not None)
@@ -362,7 +362,7 @@ def post_resume(history: RunHistory, plan: ResumePlan) -> None:
     next_node_id = plan.next_node_id
     data = {"run_id": history.metadata.run_id, "checkpoint_node": plan.base.node_id, "resume_node": next_node_id}
     post_event("checkpoint.resume", next_node_id, data)
-    for interrupt_id, interrupt in interrupts_in(plan.recorded).items():
+    for interrupt_id, interrupt in stops_in(plan.recorded, INTERRUPT).items():
         taken = plan.added.get(RESUMED + interrupt_id)
         if taken is None:  # it waits, or an earlier resume took its answer
             continue

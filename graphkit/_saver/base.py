@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Self, Unpack
@@ -23,7 +22,7 @@ from graphkit._records.config import (
 )
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.incomplete import copy_thread, remove_by_rewriting
-from graphkit._saver.retention import Retention, RetentionOptions, iter_prunable, select_orphans
+from graphkit._saver.retention import Retention, RetentionOptions, is_of_early_writes, iter_prunable
 from graphkit._saver.run_lock import (
     HeldRunLock,
     find_held_lock,
@@ -130,14 +129,37 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     # Capabilities: `graphkit.abc` has the protocols for methods that only some savers have. A subclass declares one by
     # a line (`isolates_values = True`) or by a property. pyright accepts the line only if the base class has no `def`
-    # of that name; therefore each name is assigned here, below its property.
+    # of that name; therefore each name is assigned here.
 
     @property
-    def _is_durable(self) -> bool:
-        """Whether the checkpoints outlive this process. A run without a thread id on such a saver warns."""
+    def _undeclared(self) -> bool:
         return False
 
-    is_durable = _is_durable
+    is_durable = _undeclared
+    """Whether the checkpoints outlive this process. A run without a thread id on such a saver warns."""
+
+    refuses_unstorable_values = _undeclared
+    """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
+
+    Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if
+    it could keep the value itself. A graph that works with it therefore works with every saver.
+    """
+
+    isolates_values = _undeclared
+    """Whether the saver shares no mutable object of the application with its callers.
+
+    Such a saver copies these objects when it stores them, and again when it returns them. A
+    saver that stores bytes does so by nature.
+    """
+
+    seals_records = _undeclared
+    """Whether the saver encrypts states, pending writes, metadata and tags.
+
+    An export in plain must then be asked for.
+    """
+
+    waits_for_runs = _undeclared
+    """Whether `release`, `delete` and `copy` wait for the run that holds the thread."""
 
     @property
     def _lists_threads(self) -> bool:
@@ -159,46 +181,6 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         return type(self).size is not BaseCheckpointSaver.size
 
     measures_size = _measures_size
-
-    @property
-    def _refuses_unstorable_values(self) -> bool:
-        """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
-
-        Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if
-        it could keep the value itself. A graph that works with it therefore works with every saver.
-        False unless declared.
-        """
-        return False
-
-    refuses_unstorable_values = _refuses_unstorable_values
-
-    @property
-    def _isolates_values(self) -> bool:
-        """Whether the saver shares no mutable object of the application with its callers.
-
-        Such a saver copies these objects when it stores them, and again when it returns them. A
-        saver that stores bytes does so by nature. False unless declared.
-        """
-        return False
-
-    isolates_values = _isolates_values
-
-    @property
-    def _seals_records(self) -> bool:
-        """Whether the saver encrypts states, pending writes, metadata and tags. False unless declared.
-
-        An export in plain must then be asked for.
-        """
-        return False
-
-    seals_records = _seals_records
-
-    @property
-    def _waits_for_runs(self) -> bool:
-        """Whether `release`, `delete` and `copy` wait for the run that holds the thread. False unless declared."""
-        return False
-
-    waits_for_runs = _waits_for_runs
 
     # Reading
 
@@ -228,8 +210,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         infos: list[CheckpointInfo] = []
         for checkpoint in self.list(config):
             named = config.replace(checkpoint_id=checkpoint.id)
-            writes = self.get_writes(named)
-            infos.append(make_checkpoint_info(config, checkpoint, writes, self.tags_of(named)))
+            infos.append(make_checkpoint_info(config, checkpoint, self.get_writes(named), self.tags_of(named)))
         if infos:
             infos[0] = with_status(self, infos[0])
         return infos
@@ -380,11 +361,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         """Return the pending writes of a checkpoint, in the order in which they were first recorded."""
-        checkpoint = self.get(config)
-        if checkpoint is None:
-            return {}
-        writes: Mapping[str, Any] = checkpoint.metadata.get(WRITES_KEY, {})
-        return writes
+        return self._read_recorded(config, WRITES_KEY) or {}
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         """Tag the checkpoint that the config names, or the latest.
@@ -414,10 +391,12 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         """Return the tags of a checkpoint, in the order in which they were added."""
+        return tuple(self._read_recorded(config, TAGS_KEY) or ())
+
+    def _read_recorded(self, config: ConfigLike, key: str) -> Any:
+        """Return what a default method has recorded in the metadata of a checkpoint; None if it has not."""
         checkpoint = self.get(config)
-        if checkpoint is None:
-            return ()
-        return tuple(checkpoint.metadata.get(TAGS_KEY, ()))
+        return None if checkpoint is None else checkpoint.metadata.get(key)
 
     def _rewrite(self, config: ConfigLike, key: str, change: Callable[[Any], Any]) -> None:
         """Replace one value in the metadata of a checkpoint, under a lock of this process."""
@@ -488,12 +467,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         """Prune the histories of a thread, each with its early writes; return how many checkpoints were removed."""
         removed = 0
-        for config, owner in iter_prunable(self, thread_id):
-            if owner is None:
-                removed += self._prune(config, retention.select_removable)
-                continue
-            left = {info.id for info in self.history(config.replace(checkpoint_ns=owner))}
-            self._prune(config, partial(select_orphans, owner_ids=left))
+        for config, select in iter_prunable(self, thread_id, retention):
+            count = self._prune(config, select)
+            if not is_of_early_writes(config.checkpoint_ns):
+                removed += count
         return removed
 
     def _prune(

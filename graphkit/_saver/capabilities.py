@@ -23,9 +23,10 @@ from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._saver.writes import follow_namespaces
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
 if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
     from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
 
 Quality = Literal[
@@ -55,7 +56,6 @@ class SupportsVerify(Protocol):
 
         Damage is reported and never raised.
         """
-        ...
 
 
 @runtime_checkable
@@ -75,7 +75,6 @@ class SupportsRepair(Protocol):
         Raises:
             ThreadBusyError: a run holds a thread. All other threads are repaired.
         """
-        ...
 
 
 @runtime_checkable
@@ -84,7 +83,6 @@ class SupportsRotate(Protocol):
 
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         """Seal one thread, or all threads (None), with the current key."""
-        ...
 
 
 @runtime_checkable
@@ -100,7 +98,6 @@ class SupportsOwnKeys(Protocol):
             config: names the history.
             version: a released version; None: the live history.
         """
-        ...
 
 
 @runtime_checkable
@@ -109,7 +106,6 @@ class SupportsCompact(Protocol):
 
     def compact(self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None) -> int:
         """Free space in one thread, or in all (None). Return the number of bytes freed, or with dry_run to be freed."""
-        ...
 
 
 @runtime_checkable
@@ -128,7 +124,6 @@ class SupportsErase(Protocol):
         Returns:
             Why bytes are left, a sentence for each reason, which names no thread; empty if none is.
         """
-        ...
 
 
 @runtime_checkable
@@ -141,7 +136,6 @@ class SupportsFlush(Protocol):
         Raises:
             CheckpointStorageError: something may not be on the disk.
         """
-        ...
 
 
 @runtime_checkable
@@ -164,13 +158,12 @@ class SupportsDeleteIdle(Protocol):
         Args:
             thread: the thread; None is all of them.
             idle_since: threads that were written to at this time or later stay; aware.
-            dry_run: change nothing, and only return the threads that are idle.
+            dry_run: change nothing, and only return the threads that would be deleted.
             progress: called after each thread.
 
         Raises:
             ValueError: `idle_since` has no time zone.
         """
-        ...
 
 
 @runtime_checkable
@@ -196,7 +189,6 @@ class SupportsReplay(Protocol):
         Raises:
             CheckpointNotFoundError: there is no such version.
         """
-        ...
 
 
 @runtime_checkable
@@ -212,7 +204,6 @@ class SupportsRemove(Protocol):
         Returns:
             How many of the checkpoints the history had.
         """
-        ...
 
 
 @runtime_checkable
@@ -233,7 +224,6 @@ class SupportsCheckAccess(Protocol):
         Raises:
             AccessDeniedError: one of them is not allowed.
         """
-        ...
 
 
 def check_rights(saver: object, config: RunnableConfig, *operations: str) -> None:
@@ -259,7 +249,6 @@ class SupportsExists(Protocol):
             CheckpointFormatError: it is something else, or the store of a newer graphkit.
             CheckpointStorageError: it cannot be read.
         """
-        ...
 
 
 @runtime_checkable
@@ -269,11 +258,9 @@ class HasBaseDirectory(Protocol):
     @property
     def base_directory(self) -> Any:
         """The path of the directory."""
-        ...
 
     def thread_directory(self, thread: ThreadLike = None) -> str:
         """Return the directory of a thread, whether it exists or not."""
-        ...
 
 
 class HasVersions(JavaNames, abc.ABC):
@@ -303,10 +290,7 @@ class HasVersions(JavaNames, abc.ABC):
 
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
-        versions = self.versions_by_thread_id(thread)
-        if versions:
-            return versions[-1]
-        return None
+        return next(reversed(self.versions_by_thread_id(thread)), None)
 
     def get_version(self, config: ConfigLike = None) -> str | None:
         """Return the newest version of a thread as text, or None."""
@@ -363,3 +347,17 @@ def list_versions(saver: object, thread_id: str) -> Sequence[int]:
     if not isinstance(saver, HasVersions):
         return []
     return saver.versions_by_thread_id(thread_id)
+
+
+def has_thread(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
+    """Return whether a saver has a thread, readable or not. What reads it raises the error that it has.
+
+    Args:
+        saver: the saver.
+        thread_id: the thread.
+        released: whether a thread counts that only has versions.
+    """
+    try:
+        return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
+    except CheckpointerError:
+        return True

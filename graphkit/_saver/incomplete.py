@@ -18,16 +18,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
-from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.capabilities import SupportsCompact, SupportsFlush, SupportsOwnKeys, check_rights, list_versions
+from graphkit._saver.capabilities import (
+    HasVersions,
+    SupportsCompact,
+    SupportsFlush,
+    SupportsOwnKeys,
+    SupportsReplay,
+    check_rights,
+    list_versions,
+)
 from graphkit._saver.run_lock import lock_for_rewrite
 from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_fork, is_incomplete
-from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, freeze, kind_of
+from graphkit._values.state import REMOVED, SET, Changes
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -39,6 +49,7 @@ if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
 
 _EMPTY: Final = FrozenDict()
+_ABSENT: Final = object()
 _MOST_PLACEHOLDERS: Final = 2
 
 
@@ -562,12 +573,75 @@ def remove_by_rewriting(
         return len(removable)
 
 
-def read_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[StoredCheckpoint]:
-    """Yield the checkpoints of a history with their pending writes and tags, oldest first."""
-    for checkpoint in reversed(saver.list(config)):
-        named = config.replace(checkpoint_id=checkpoint.id)
-        plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
-        yield StoredCheckpoint(checkpoint=plain, writes=saver.get_writes(named), tags=saver.tags_of(named))
+def read_history(
+    saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None = None
+) -> Iterator[StoredCheckpoint]:
+    """Yield the checkpoints of a history, oldest first, with their pending writes and tags.
+
+    They have neither the metadata of the default methods nor what marks a thread as incomplete.
+
+    Args:
+        saver: where the history is.
+        config: names the thread and the namespace.
+        version: a released history, whose writes and tags the contract does not show; None: the active one.
+    """
+    if isinstance(saver, SupportsReplay):
+        checkpoints = saver.replay(config, version=version)
+    else:
+        checkpoints = _read_list(saver, config, version)
+    for checkpoint in checkpoints:
+        if is_placeholder(checkpoint.metadata):
+            return
+        plain = checkpoint.with_metadata(remove_mark(public_metadata(checkpoint.metadata)))
+        if version is not None:
+            yield StoredCheckpoint(plain)
+            continue
+        address = config.with_check_point_id(checkpoint.id)
+        yield StoredCheckpoint(plain, saver.get_writes(address), saver.tags_of(address))
+
+
+def _read_list(saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None) -> Iterator[Checkpoint]:
+    if version is None:
+        waiting = [*saver.list(config)]
+    else:
+        assert isinstance(saver, HasVersions)
+        waiting = [*saver.tag(config, version).checkpoints]
+    before: FrozenDict | None = None
+    while waiting:
+        checkpoint = waiting.pop()  # a listed checkpoint keeps its state once it was read
+        yield with_changes(checkpoint, before)
+        before = checkpoint.state
+
+
+def with_changes(checkpoint: Checkpoint, before: FrozenDict | None) -> Checkpoint:
+    """Return a checkpoint with what changed since the state of the one before it; None for the first."""
+    state = checkpoint.state  # before the checkpoint is copied: both would decode it
+    changes = None
+    # A saver that isolates values copies these objects, unless it is given the changes.
+    if before is not None and PRIVATE not in (state.kind, checkpoint.metadata.kind):
+        changes = find_changes(before, state)
+    return replace_fields(checkpoint, changes=changes)
+
+
+def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
+    """Return what changed between two states, by the identity of their values.
+
+    Savers that keep objects share those that did not change. An equal value that is another object
+    counts as changed.
+    """
+    ops: dict[str, int] = {}
+    for key, value in state.items():
+        old = before.get(key, _ABSENT)
+        if old is value and kind_of(value) != PRIVATE:
+            continue
+        ops[key] = SET
+        are_lists = type(value) is FrozenList and type(old) is FrozenList and old.kind != PRIVATE
+        if are_lists and len(old) <= len(value) and all(map(is_, old, value)):
+            ops[key] = len(old)
+    for key in before:
+        if key not in state:
+            ops[key] = REMOVED
+    return Changes(before, ops)
 
 
 def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpointSaver, new_thread: str) -> None:

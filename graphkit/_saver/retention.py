@@ -14,8 +14,9 @@ them in a history of their own, which `prune` does not count: they stay as long 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypedDict, final
 
 from graphkit._options import check_count, check_texts, check_time
@@ -120,31 +121,37 @@ def prune_thread(saver: BaseCheckpointSaver, thread_id: str, options: RetentionO
     Most threads lose nothing, and a listing takes no lock and rewrites nothing. `prune` decides again under its
     lock, because a run may have put checkpoints since then.
     """
-    retention = Retention(**options)
     count = 0
     has_orphans = False
-    left: dict[str, set[str]] = {}
-    for config, owner in iter_prunable(saver, thread_id):
-        history = saver.history(config)
-        if owner is not None:
-            has_orphans = has_orphans or bool(select_orphans(history, left.get(owner, ())))
-            continue
-        removable = retention.select_removable(history)
-        count += len(removable)
-        left[config.checkpoint_ns] = {info.id for info in history}.difference(info.id for info in removable)
+    for config, select in iter_prunable(saver, thread_id, Retention(**options)):
+        removable = select(saver.history(config))
+        if is_of_early_writes(config.checkpoint_ns):
+            has_orphans = has_orphans or bool(removable)
+        else:
+            count += len(removable)
     if dry_run or not (count or has_orphans):
         return count
     return saver.prune(thread_id, **options)
 
 
-def iter_prunable(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[tuple[RunnableConfig, str | None]]:
-    """Yield the histories of a thread; those of early writes with the namespace of their checkpoints.
+_Select = Callable[[Sequence[CheckpointInfo]], Sequence[CheckpointInfo]]
+"""Returns the checkpoints of a history that `prune` removes, given all of them, newest first."""
 
-    These come last, because what is left of their checkpoints decides.
+
+def iter_prunable(
+    saver: BaseCheckpointSaver, thread_id: str, retention: Retention
+) -> Iterator[tuple[RunnableConfig, _Select]]:
+    """Yield the histories of a thread, each with the function that selects what `prune` removes.
+
+    Those of early writes come last, because what is left of their checkpoints by then decides.
     """
     for namespace in sorted(saver.namespaces(thread_id), key=is_of_early_writes):
-        owner = namespace.removeprefix(EARLY_WRITES) if is_of_early_writes(namespace) else None
-        yield RunnableConfig(thread_id, checkpoint_ns=namespace), owner
+        config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+        select: _Select = retention.select_removable
+        if is_of_early_writes(namespace):
+            owner = config.replace(checkpoint_ns=namespace.removeprefix(EARLY_WRITES))
+            select = partial(_select_orphans, owner_ids={info.id for info in saver.history(owner)})
+        yield config, select
 
 
 def is_of_early_writes(namespace: str) -> bool:
@@ -152,7 +159,7 @@ def is_of_early_writes(namespace: str) -> bool:
     return namespace.startswith(EARLY_WRITES)
 
 
-def select_orphans(early: Sequence[CheckpointInfo], owner_ids: Collection[str]) -> Sequence[CheckpointInfo]:
+def _select_orphans(early: Sequence[CheckpointInfo], owner_ids: Collection[str]) -> Sequence[CheckpointInfo]:
     """Return the early writes that `prune` removes, since no checkpoint has them any more.
 
     Args:

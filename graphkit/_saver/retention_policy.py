@@ -197,8 +197,10 @@ def find_store(policy: RetentionPolicy, saver: object) -> BaseCheckpointSaver:
     """Return the saver to which a policy applies: the given one, or that below a saver of LangGraph.
 
     Raises:
-        CheckpointerConfigurationError: it is neither; or it cannot do what the policy needs.
+        CheckpointerConfigurationError: it is neither; or it cannot do what the policy needs; or the policy is none.
     """
+    if not isinstance(policy, RetentionPolicy):
+        raise CheckpointerConfigurationError(f"policy must be a graphkit.retention.RetentionPolicy, not {policy!r}")
     store = saver if isinstance(saver, BaseCheckpointSaver) else getattr(saver, "store", None)
     if not isinstance(store, BaseCheckpointSaver):
         raise CheckpointerConfigurationError(f"a retention policy needs a saver, not {saver!r}")
@@ -334,10 +336,6 @@ class RetentionThread:
         self._is_stopping = False
         self._waker = Waker()
         """Ends the pauses of the thread."""
-        self._is_awaited = False
-        self._has_tried = False
-        self._waiter = Waker()
-        """Ends `wait`."""
         self._rested_at = 0.0
         # A daemon: a second Ctrl-C ends the process, which a history survives unchanged or pruned.
         self._thread = threading.Thread(
@@ -352,15 +350,12 @@ class RetentionThread:
         if self._thread.ident is None:
             self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the policy was applied once, or the attempt has failed, or another worker applies it."""
-        self._is_awaited = True
-        self._waker.wake()
-        while not self._has_tried:
-            self._waiter.sleep(_PAUSE)
+    def apply_now(self) -> None:
+        """Apply the policy once, in place of the thread, unless another worker applies it. Log errors."""
+        self._attempt(lambda: self._apply(is_stopped=lambda: self._is_stopping))
 
     def request_stop(self) -> None:
-        """Let the thread end after the history that it prunes now. May be called from a signal handler."""
+        """End a pass after the history that it prunes now, and then the thread. May be called from a signal handler."""
         self._is_stopping = True
         self._waker.wake()
 
@@ -372,51 +367,44 @@ class RetentionThread:
 
     def _run(self) -> None:
         """Apply the policy as long as no other worker does. After an error, the next attempt is a while later."""
-        try:
-            while not self._is_stopping:
-                try:
-                    with self._store.run_lock(_LOCK, 0.0):
-                        self._apply_repeatedly()
-                except ThreadBusyError:
-                    _WORKER_LOG.debug("another worker applies the retention policy")
-                except Exception as error:  # noqa: BLE001 - a policy ends no worker
-                    _WORKER_LOG.warning(
-                        "the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error
-                    )
-                self._end_attempt()
-                self._pause(_PAUSE)
-        finally:
-            # Also after SystemExit, which ends a thread silently: `wait` would never return.
-            self._end_attempt()
-
-    def _apply_repeatedly(self) -> None:
-        """Apply the policy until the worker stops; its lock is held."""
         while not self._is_stopping:
-            self._rested_at = monotonic()
-            report = apply_policy(self._policy, self._store, now=self._now(), is_stopped=self._rest)
-            if report.removed:
-                _WORKER_LOG.info("retention: removed %d checkpoints of %d threads", report.removed, len(report.pruned))
-            if report.failed:
-                reason = next(iter(report.failed.values()))
-                _WORKER_LOG.warning("retention: cannot prune %s: %s", name_threads([*report.failed]), reason)
-            self._end_attempt()
+            self._attempt(self._apply_repeatedly)
             self._pause(_PAUSE)
 
-    def _end_attempt(self) -> None:
-        """Let `wait` return."""
-        self._has_tried = True
-        self._waiter.wake()
+    def _attempt(self, apply: Callable[[], None]) -> None:
+        """Apply the policy under the lock of the worker that does."""
+        try:
+            with self._store.run_lock(_LOCK, 0.0):
+                apply()
+        except ThreadBusyError:
+            _WORKER_LOG.debug("another worker applies the retention policy")
+        except Exception as error:  # noqa: BLE001 - a policy ends no worker
+            _WORKER_LOG.warning("the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error)
+
+    def _apply_repeatedly(self) -> None:
+        while not self._is_stopping:
+            self._rested_at = monotonic()
+            self._apply(is_stopped=self._rest)
+            self._pause(_PAUSE)
+
+    def _apply(self, is_stopped: Callable[[], bool]) -> None:
+        report = apply_policy(self._policy, self._store, now=self._now(), is_stopped=is_stopped)
+        if report.removed:
+            _WORKER_LOG.info("retention: removed %d checkpoints of %d threads", report.removed, len(report.pruned))
+        if report.failed:
+            reason = next(iter(report.failed.values()))
+            _WORKER_LOG.warning("retention: cannot prune %s: %s", name_threads([*report.failed]), reason)
 
     def _rest(self) -> bool:
-        """Rest if the pass has worked for a while, unless the worker waits for it; return whether the worker stops."""
+        """Rest if the pass has worked for a while; return whether the worker stops."""
         worked = monotonic() - self._rested_at
         if worked >= _BURST:
-            self._pause(worked * _REST_PER_WORK, is_rest=True)
+            self._pause(worked * _REST_PER_WORK)
             self._rested_at = monotonic()
         return self._is_stopping
 
-    def _pause(self, seconds: float, *, is_rest: bool = False) -> None:
-        """Pause, unless the worker stops; a rest ends when the worker waits for the pass, too."""
+    def _pause(self, seconds: float) -> None:
+        """Pause, unless the worker stops."""
         end = monotonic() + seconds
-        while not self._is_stopping and not (is_rest and self._is_awaited) and monotonic() < end:
+        while not self._is_stopping and monotonic() < end:
             self._waker.sleep(end - monotonic())

@@ -37,12 +37,13 @@ from graphkit._saver.writes import (
     CANCELLED,
     DECLARED_STOPS,
     FAILURE,
+    INTERRUPT,
     derive_stop,
     is_cancelled,
     next_time_of,
     subgraph_interrupts,
     subgraph_stops,
-    unanswered_interrupts,
+    unanswered_stops,
     writes_of_copy,
 )
 from graphkit._values.frozen import FrozenDict
@@ -156,7 +157,7 @@ def _look_into_nested_graphs(
     try:
         if writes is None:
             writes = saver.get_writes(config)
-        if unanswered_interrupts(writes) or find_interrupt_ids(saver, config.with_check_point_id(None)):
+        if unanswered_stops(writes, INTERRUPT) or find_interrupt_ids(saver, config.with_check_point_id(None)):
             return "interrupted"
     except CheckpointSerializationError:
         # A payload has a type that is not registered here. What the outer graph has recorded counts.
@@ -176,7 +177,7 @@ def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> se
     writes = saver.get_writes(config)
     if is_cancelled(writes):
         return set()
-    found = {*unanswered_interrupts(writes), *list_asking_tasks(writes)}
+    found = {*unanswered_stops(writes, INTERRUPT), *list_asking_tasks(writes)}
     for key, namespace in subgraph_interrupts(writes).items():
         nested = config.replace(checkpoint_ns=namespace)
         if saver.get(nested) is None or key in find_interrupt_ids(saver, nested):
@@ -193,7 +194,7 @@ def find_next_time(saver: BaseCheckpointSaver, config: RunnableConfig) -> dateti
     writes = saver.get_writes(config)
     if is_cancelled(writes):
         return None
-    stops = unanswered_interrupts(writes).values()
+    stops = unanswered_stops(writes, INTERRUPT).values()
     if any(stop["when"] in DECLARED_STOPS for stop in stops):
         return None
     times = [next_time_of(writes)]

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
@@ -31,7 +32,7 @@ from graphkit._saver.writes import (
     is_incomplete,
     subgraph_interrupts,
     time_or_none,
-    unanswered_interrupts,
+    unanswered_stops,
 )
 from graphkit._waker import Waker
 from graphkit.errors import (
@@ -326,7 +327,7 @@ class Watch(abc.ABC):
         Raises:
             CheckpointStorageError: the store cannot be read.
         """
-        deadline = None if timeout is None else monotonic() + parse_timeout(timeout)
+        deadline = inf if timeout is None else monotonic() + parse_timeout(timeout)
         has_read = False
         has_read_all = False
         with self._read_lock:
@@ -349,7 +350,7 @@ class Watch(abc.ABC):
                     continue
                 # Even if the next read is due: one read may take longer than the interval, and the
                 # caller would never get control back.
-                if has_read and deadline is not None and monotonic() >= deadline:
+                if has_read and monotonic() >= deadline:
                     return None
                 if self._end is not None and self._end.awaits_run_lock:
                     self._next_read = min(self._next_read, monotonic() + self._interval)
@@ -360,7 +361,7 @@ class Watch(abc.ABC):
                 has_read = True
         return None
 
-    def _wait(self, deadline: float | None) -> bool:
+    def _wait(self, deadline: float) -> bool:
         """Wait until there may be a change.
 
         Returns:
@@ -370,12 +371,9 @@ class Watch(abc.ABC):
             now = monotonic()
             if now >= self._next_read:
                 break
-            if deadline is not None and now >= deadline:
+            if now >= deadline:
                 return False
-            wake_at = self._next_read
-            if deadline is not None:
-                wake_at = min(deadline, wake_at)
-            self._sleep_until(wake_at)
+            self._sleep_until(min(deadline, self._next_read))
         return True
 
     def _sleep_until(self, time: float) -> None:
@@ -536,11 +534,8 @@ class PollingWatch(Watch):
 
     def _list_histories(self) -> list[_HistoryKey]:
         saver = self._saver
-        found: list[_HistoryKey] = []
         if self._config is None:
-            for thread in saver.threads():
-                found += [(thread, namespace) for namespace in saver.namespaces(thread)]
-            return found
+            return [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
         thread = self._config.thread
         root = self._config.checkpoint_ns
         namespaces = {name for name in saver.namespaces(thread) if is_namespace_inside(name, root)}
@@ -602,7 +597,7 @@ class PollingWatch(Watch):
             was_cancelled = any(name == CANCELLED and not is_none for name, is_none, _ in reported)
             if was_cancelled and not is_cancelled(writes):
                 # They wait again, because the run goes on.
-                waiting = {*unanswered_interrupts(writes), *subgraph_interrupts(writes)}
+                waiting = {*unanswered_stops(writes, INTERRUPT), *subgraph_interrupts(writes)}
                 reported = _without_questions(reported, waiting)
                 self._forget_questions(thread, waiting)
             new = _make_write_keys(writes) - reported

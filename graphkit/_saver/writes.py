@@ -44,7 +44,9 @@ SUBGRAPH_TIMER: Final = "inner-timer:"
 ASLEEP: Final = "asleep"
 """The key of a run that has stopped and waits for a timer: True; None once the run continues. A timer alone
 does not say so: another branch may still be at work, or have been when the process died."""
-STOP_PREFIXES: Final = (INTERRUPT, TIMER, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
+OWN_STOPS: Final = (INTERRUPT, TIMER)
+"""The prefixes of what makes a run stop and wait, here and not in a nested graph."""
+STOP_PREFIXES: Final = (*OWN_STOPS, SUBGRAPH_INTERRUPT, SUBGRAPH_TIMER)
 """The prefixes of what makes a run stop and wait."""
 TASK: Final = "task:"
 """Prefix of a finished node of a branch, or item of a map: `task:<key of the execution>` -> a mapping
@@ -82,13 +84,10 @@ def check_writes(writes: Mapping[str, Any]) -> None:
     """
     given: Any = writes  # callers may pass anything
     if not isinstance(given, Mapping):
-        type_name = type(given).__name__
-        raise CheckpointSerializationError("writes", type_name, "they are a mapping")
+        raise CheckpointSerializationError("writes", type(given).__name__, "they are a mapping")
     for key, value in given.items():
         if not isinstance(key, str):
-            path = f"writes[{key!r}]"
-            type_name = type(key).__name__
-            raise CheckpointSerializationError(path, type_name, "the keys are strings")
+            raise CheckpointSerializationError(f"writes[{key!r}]", type(key).__name__, "the keys are strings")
         problem = _find_problem(key, value)
         if problem is not None:
             raise CheckpointSerializationError(key, type(value).__name__, problem)
@@ -154,11 +153,9 @@ def _find_problem(key: str, value: Any) -> str | None:
     """Return why a reader cannot use a pending write; None if it can."""
     head, colon, _ = key.partition(":")
     prefix = head + colon
-    if prefix == INTERRUPT:
-        return problem_with_interrupt(value)
-    if prefix == TIMER:
+    if prefix in OWN_STOPS:
         problem = problem_with_interrupt(value)
-        if problem is None and time_or_none(value.get("due")) is None:
+        if problem is None and prefix == TIMER and time_or_none(value.get("due")) is None:
             problem = f"{_INTERRUPT_SHAPE}; the 'due' of a timer must be a datetime with a time zone"
         return problem
     if prefix not in _SHAPES:
@@ -220,14 +217,24 @@ def follow_namespaces(
 # Interrupts, failures, stops
 
 
-def interrupts_in(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts among pending writes, by id, in the order in which they were recorded."""
-    return _strip_prefix(INTERRUPT, writes)
+def stops_in(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = OWN_STOPS) -> dict[str, Any]:
+    """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded.
+
+    Args:
+        writes: the pending writes.
+        prefix: INTERRUPT or TIMER returns only these.
+    """
+    return _strip_prefix(prefix, writes)
 
 
-def _strip_prefix(prefix: str, writes: Mapping[str, Any]) -> dict[str, Any]:
+def unanswered_stops(writes: Mapping[str, Any], prefix: str | tuple[str, ...] = OWN_STOPS) -> dict[str, Any]:
+    """Return the interrupts without an answer, and the timers that no resume has found due; as `stops_in`."""
+    return {key: stop for key, stop in _strip_prefix(prefix, writes).items() if ANSWER + key not in writes}
+
+
+def _strip_prefix(prefix: str | tuple[str, ...], writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pending writes whose key has a prefix, by the rest of the key."""
-    return {key.removeprefix(prefix): value for key, value in writes.items() if key.startswith(prefix)}
+    return {key.partition(":")[2]: value for key, value in writes.items() if key.startswith(prefix)}
 
 
 def is_pause(interrupt: Mapping[str, Any]) -> bool:
@@ -236,31 +243,11 @@ def is_pause(interrupt: Mapping[str, Any]) -> bool:
     return metadata.get("reason") == "pause"
 
 
-def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts without an answer, by id, in the order in which they were recorded."""
-    return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
-
-
-def stops_in(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts and timers among pending writes, by id, in the order in which they were recorded."""
-    return {key.partition(":")[2]: stop for key, stop in writes.items() if key.startswith((INTERRUPT, TIMER))}
-
-
-def unanswered_stops(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the interrupts and timers that a run waits for, by id, in the order in which they were recorded."""
-    return {key: stop for key, stop in stops_in(writes).items() if ANSWER + key not in writes}
-
-
-def unanswered_timers(writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the timers that no resume has found due, by id, in the order in which they were recorded."""
-    return {key: timer for key, timer in _strip_prefix(TIMER, writes).items() if ANSWER + key not in writes}
-
-
 def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return what a resume records for the timers that are due, and the questions whose deadline has passed."""
-    timers = unanswered_timers(writes)
+    timers = unanswered_stops(writes, TIMER)
     added: dict[str, Any] = {ANSWER + key: None for key, timer in timers.items() if timer["due"] <= now}
-    for key, interrupt in unanswered_interrupts(writes).items():
+    for key, interrupt in unanswered_stops(writes, INTERRUPT).items():
         if has_expired(interrupt.get("deadline"), now):
             added[ANSWER + key] = interrupt.get("default")
             added[RESUMED + key] = {"by": "deadline", "expired": "default" not in interrupt}
@@ -269,8 +256,8 @@ def answers_of_time(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 def next_time_of(writes: Mapping[str, Any]) -> datetime | None:
     """Return when the first timer is due or the first deadline passes; None if there is neither."""
-    dues = [timer["due"] for timer in unanswered_timers(writes).values()]
-    questions = unanswered_interrupts(writes).values()
+    dues = [timer["due"] for timer in unanswered_stops(writes, TIMER).values()]
+    questions = unanswered_stops(writes, INTERRUPT).values()
     deadlines = [question["deadline"] for question in questions if "deadline" in question]
     return min(dues + deadlines, default=None)
 
@@ -294,7 +281,7 @@ def asked_again(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return the interrupts and timers of an earlier checkpoint, without the deadlines that have passed."""
     asked_again: dict[str, Any] = {}
     for key, stop in writes.items():
-        if not key.startswith((INTERRUPT, TIMER)):
+        if not key.startswith(OWN_STOPS):
             continue
         passed: set[str] = set()
         if has_expired(stop.get("deadline"), now):
@@ -336,7 +323,7 @@ def writes_of_copy(writes: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """Return the pending writes of a copy of an earlier checkpoint, given those of the original."""
     asked = asked_again(writes, now)
     # A timer before a question was due when the question was asked: they may wait at the same time.
-    copied = first_open_interrupts(asked, {ANSWER + timer_id: None for timer_id in unanswered_timers(asked)})
+    copied = first_open_interrupts(asked, {ANSWER + timer_id: None for timer_id in unanswered_stops(asked, TIMER)})
     if any(key.startswith(TIMER) for key in copied):
         copied[ASLEEP] = True
     return copied
@@ -394,7 +381,7 @@ def waiting_interrupts(
     """
     if is_cancelled(writes):
         return []
-    waiting = [*unanswered_interrupts(writes).items(), *langgraph_writes.find_questions(writes, created_at)]
+    waiting = [*unanswered_stops(writes, INTERRUPT).items(), *langgraph_writes.find_questions(writes, created_at)]
     return [to_waiting_interrupt(config, key, interrupt) for key, interrupt in waiting]
 
 
@@ -510,11 +497,11 @@ def _find_stop(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
     """Return why a run stopped; "" if its pending writes do not say."""
     if is_cancelled(writes):
         return "cancelled"
-    if unanswered_interrupts(writes) or subgraph_interrupts(writes):
+    if unanswered_stops(writes, INTERRUPT) or subgraph_interrupts(writes):
         return "interrupted"
     if writes.get(FAILURE) is not None:
         return "failed"
-    answers = [writes[ANSWER + key] for key in interrupts_in(writes) if RESUMED + key not in writes]
+    answers = [writes[ANSWER + key] for key in stops_in(writes, INTERRUPT) if RESUMED + key not in writes]
     # After the last node, an answer that changes nothing leaves nothing to do.
     if any(answer is not None or next_node_id != END for answer in answers):
         return "answered"

@@ -15,71 +15,29 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice, zip_longest
-from operator import is_
 from typing import Any, ClassVar, Final, NamedTuple, final
 
-from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasVersions, SupportsReplay, list_versions
+from graphkit._saver.capabilities import HasVersions, list_versions
 from graphkit._saver.incomplete import (
     CheckpointParts,
     IncomingThread,
     StoredCheckpoint,
     find_all_namespaces,
     find_own_key,
-    is_placeholder,
     is_thread_incomplete,
+    read_history,
     refuse_incomplete,
-    remove_mark,
     require_empty,
 )
-from graphkit._saver.status import public_metadata
-from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of
 from graphkit._values.json_values import JsonValueCodec, StateDiffer, format_line
-from graphkit._values.state import REMOVED, SET, Changes
 from graphkit.errors import (
     CheckpointConflictError,
-    CheckpointCorruptionError,
     CheckpointerConfigurationError,
-    CheckpointFormatError,
-    CheckpointKeyError,
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
-
-_ABSENT: Final = object()
-
-
-def with_changes(checkpoint: Checkpoint, before: FrozenDict | None) -> Checkpoint:
-    """Return a checkpoint with what changed since the state of the one before it; None for the first."""
-    state = checkpoint.state  # before the checkpoint is copied: both would decode it
-    changes = None
-    # A saver that isolates values copies these objects, unless it is given the changes.
-    if before is not None and PRIVATE not in (state.kind, checkpoint.metadata.kind):
-        changes = find_changes(before, state)
-    return replace_fields(checkpoint, changes=changes)
-
-
-def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
-    """Return what changed between two states, by the identity of their values.
-
-    Savers that keep objects share those that did not change. An equal value that is another object
-    counts as changed.
-    """
-    ops: dict[str, int] = {}
-    for key, value in state.items():
-        old = before.get(key, _ABSENT)
-        if old is value and kind_of(value) != PRIVATE:
-            continue
-        ops[key] = SET
-        are_lists = type(value) is FrozenList and type(old) is FrozenList and old.kind != PRIVATE
-        if are_lists and len(old) <= len(value) and all(map(is_, old, value)):
-            ops[key] = len(old)
-    for key in before:
-        if key not in state:
-            ops[key] = REMOVED
-    return Changes(before, ops)
 
 
 class ReadCheckpoint(NamedTuple):
@@ -162,24 +120,6 @@ class StoredThread(ThreadSource):
         super().__init__(thread_id, values)
         self.saver = saver
 
-    def check_exists(self, *, versions: bool) -> None:
-        """Check that the saver has the thread, readable or not.
-
-        Args:
-            versions: whether released histories count.
-
-        Raises:
-            CheckpointNotFoundError: it does not.
-        """
-        try:
-            exists = bool(self.list_namespaces())
-            if not exists and versions:
-                exists = bool(self.list_versions())
-        except _UNREADABLE:
-            return  # Its copy raises this error, after which the others are copied.
-        if not exists:
-            raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
-
     def check_whole(self) -> None:
         """Check that the thread is complete, and the saver knows all of it, as far as that can be seen.
 
@@ -204,36 +144,8 @@ class StoredThread(ThreadSource):
         return find_own_key(self.saver, RunnableConfig(self.thread_id, checkpoint_ns=namespace), version)
 
     def read(self, namespace: str, version: int | None = None) -> Iterator[ReadCheckpoint]:
-        return self._make_records(namespace, version, self._read_stored(namespace, version))
-
-    def _read_stored(self, namespace: str, version: int | None) -> Iterator[StoredCheckpoint]:
-        """Yield a history without the metadata of the default methods and what marks a thread as incomplete."""
         config = RunnableConfig(self.thread_id, checkpoint_ns=namespace)
-        if isinstance(self.saver, SupportsReplay):
-            checkpoints = self.saver.replay(config, version=version)
-        else:
-            checkpoints = self._read_list(config, version)
-        for checkpoint in checkpoints:
-            if is_placeholder(checkpoint.metadata):
-                return
-            plain = checkpoint.with_metadata(remove_mark(public_metadata(checkpoint.metadata)))
-            if version is not None:  # the contract of savers does not show its writes and tags
-                yield StoredCheckpoint(plain)
-                continue
-            address = config.with_check_point_id(checkpoint.id)
-            yield StoredCheckpoint(plain, self.saver.get_writes(address), self.saver.tags_of(address))
-
-    def _read_list(self, config: RunnableConfig, version: int | None) -> Iterator[Checkpoint]:
-        if version is None:
-            waiting = [*self.saver.list(config)]
-        else:
-            assert isinstance(self.saver, HasVersions)
-            waiting = [*self.saver.tag(config, version).checkpoints]
-        before: FrozenDict | None = None
-        while waiting:
-            checkpoint = waiting.pop()  # a listed checkpoint keeps its state once it was read
-            yield with_changes(checkpoint, before)
-            before = checkpoint.state
+        return self._make_records(namespace, version, read_history(self.saver, config, version))
 
     def lines(self, *, versions: bool) -> Iterator[str]:
         """Yield the thread as lines of a file, the last of them with a digest of the others.
@@ -244,32 +156,26 @@ class StoredThread(ThreadSource):
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
         """
-        namespaces = self.list_namespaces()
-        numbers = self.list_versions() if versions else ()
-        if not namespaces and not numbers:
-            raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
         yield format_line({"thread": self.thread_id})
         digest = blake2b(digest_size=16)
         count = 0
-        for data in self._records(namespaces, numbers):
+        for data in self._records(self.list_versions() if versions else ()):
             line = format_line(data)
             digest.update(line.encode())
             count += 1
             yield line
-        if not count:  # it was deleted meanwhile; no import reads on behind a thread without lines
+        if not count:
             raise CheckpointNotFoundError(self.thread_id, hint="see threads()")
         yield format_line({"end": digest.hexdigest(), "lines": count, "thread": self.thread_id})
 
-    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-        # Sorted, so that the root comes first: an import marks the first history as incomplete.
-        for version in versions:
+    def _records(self, versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+        for version in (*versions, None):
+            # Sorted, so that the root comes first: an import marks the first history as incomplete.
             for namespace in sorted(self.list_namespaces(version)):
                 for read in self.read(namespace, version):
                     yield read.record
-            yield {"release": version}
-        for namespace in sorted(namespaces):
-            for read in self.read(namespace):
-                yield read.record
+            if version is not None:
+                yield {"release": version}
 
 
 # Copying
@@ -325,8 +231,6 @@ def check_stores(
 
 _ROUNDS: Final = 5
 """A human may answer an interrupt while its thread is copied, so that something is missing again."""
-_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
-"""What reading a thread raises that is there."""
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 """How a system says that a lock file cannot be made."""
 

@@ -25,8 +25,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory
-from graphkit._saver.incomplete import StoredCheckpoint
-from graphkit._transfer.copying import ReadCheckpoint, ThreadSource, with_changes
+from graphkit._saver.incomplete import StoredCheckpoint, with_changes
+from graphkit._transfer.copying import ReadCheckpoint, ThreadSource
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.json_values import JsonValueCodec, apply_change, format_line
 from graphkit.errors import (
@@ -384,10 +384,7 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
             remaining = path.stat().st_size  # a writer may append while the export reads
             yield format_line({"file": name})
             with os.fdopen(_open(path, os.O_RDONLY), "rb") as file:
-                while remaining:
-                    chunk = file.read(min(_CHUNK, remaining))
-                    if not chunk:
-                        break
+                while chunk := file.read(min(_CHUNK, remaining)):
                     digest.update(chunk)
                     remaining -= len(chunk)
                     yield format_line({"data": base64.b64encode(chunk).decode()})

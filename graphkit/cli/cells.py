@@ -274,7 +274,7 @@ def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
     if isinstance(error, CheckpointKeyError):
         return "sealed", f"its state needs the key {error.key_id!r}; --key-file names the keys"
     if isinstance(error, CheckpointCorruptionError):  # the path not first: a table has no room for more
-        return "damaged", f"it is damaged at byte {error.offset}: {error.reason}, in {error.path}; {error.advice}"
+        return "damaged", f"it is {error.problem}, in {error.path}; {error.advice}"
     return "damaged", describe_error(error)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import list_versions
+from graphkit._saver.capabilities import has_thread
 from graphkit._wording import simplify_text, suggest
 from graphkit.cli.cells import describe_error, short_ids
 from graphkit.cli.context import CliContext
@@ -47,7 +47,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         UsageError: several threads have the prefix.
     """
     # An id wins over a prefix: "t" names the thread "t", although there is a "t2".
-    if _exists(saver, typed, released=released):
+    if has_thread(saver, typed, released=released):
         return typed
 
     # A table shows ids escaped and, if they are long, cut with an ellipsis: both can be typed as they are shown.
@@ -64,13 +64,6 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
 
     hint = suggest(typed, known, show=escape).removeprefix("; ") or "see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint)
-
-
-def _exists(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
-    try:
-        return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
-    except CheckpointerError:
-        return True  # What the command does with it raises the error again, reports it, or does not mind.
 
 
 def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: str | None) -> CheckpointInfo:

@@ -901,7 +901,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Args:
             thread: the thread.
             idle_since: threads that were written to at this time or later stay; aware.
-            dry_run: change nothing, and only return the threads that are idle.
+            dry_run: change nothing, and only return the threads that would be deleted.
             progress: called after each thread with how many are done, how many there are, and its id.
 
         Returns:
@@ -934,10 +934,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """Delete a thread unless it has a run or was written to since; return whether it was, or would be, deleted."""
         if not self._is_idle(thread_id, idle_since):
             return False
+        config = RunnableConfig(thread_id)
         if dry_run:
-            return True
+            return not self.is_run_locked(config)
         try:
-            with self._run_lock(RunnableConfig(thread_id), 0.0):
+            with self._run_lock(config, 0.0):
                 return self._delete_thread(thread_id, idle_since, is_in_run=False)
         except ThreadBusyError:
             return False

@@ -66,12 +66,6 @@ def test_its_arguments_are_attributes(error):
     assert arguments <= vars(error).keys() | {"error"}
 
 
-def test_advice_that_the_message_has_is_not_repeated():
-    error = errors.CheckpointCorruptionError("/p", 17, "bad")
-    error.args = (str(error),)  # as an older version has pickled it
-    assert str(error).count(error.advice) == 1
-
-
 @pytest.mark.requirement("P80")
 @pytest.mark.parametrize(
     ("base", "caught"),

@@ -4,7 +4,6 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import pytest
 
@@ -16,7 +15,6 @@ from graphkit.worker import Worker
 from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, acting_as
 from tests.support.checkpoints import make_interrupt
 from tests.support.graphs import LOG, make_chain
-from tests.support.interruptions import run_apart
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind, saver_fixture
 from tests.support.sweeps import ALL
@@ -346,17 +344,6 @@ def test_the_policy_is_applied_as_the_principal_of_the_worker(caplog):
     assert ids(store, "old") == ["c4", "c3"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_does_not_wait_for_a_policy_whose_thread_has_ended():
-    def end():
-        if threading.current_thread().name == "graphkit-retention":
-            raise SystemExit
-
-    saver = ScriptedSaver(MemorySaver()).on("threads", end, times=None)
-    worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
-    run_apart(partial(worker.run, once=True))
-
-
 def test_a_worker_refuses_what_it_could_never_apply():
     app = make_app(MemorySaver())
     with pytest.raises(CheckpointerConfigurationError, match="must be a graphkit"):
@@ -365,19 +352,3 @@ def test_a_worker_refuses_what_it_could_never_apply():
         Worker(ListingSaver(), app, policy=RetentionPolicy(max_bytes=1))
     with pytest.raises(CheckpointerConfigurationError, match="cannot list its threads"):
         Worker(ListSaver(), app, policy=RetentionPolicy(keep_last=1))
-
-
-def test_a_policy_rests_only_while_the_worker_has_something_else_to_do(monkeypatch):
-    monkeypatch.setattr(retention_policy, "_BURST", 0.0)
-    monkeypatch.setattr(retention_policy, "_REST_PER_WORK", 1e8)
-    saver = MemorySaver()
-    for number in range(3):
-        fill(saver, f"old {number}")
-    with ThreadPoolExecutor(1) as pool:
-        worker = Worker(saver, make_app(saver), policy=KEEP_TWO)
-        running = pool.submit(worker.run, once=True)
-        try:
-            assert running.result(PATIENCE) == 0
-        finally:
-            worker.stop()
-    assert [len(ids(saver, f"old {number}")) for number in range(3)] == [2, 2, 2]

@@ -6,8 +6,9 @@ from time import monotonic, sleep as sleep_here
 
 import pytest
 
+import graphkit.worker
 from graphkit import GraphResume, RetryPolicy, RunnableConfig, interrupt, operations, sleep, wait_until
-from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError, ThreadBusyError
 from graphkit.testing import ManualClock, ScriptedSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver
@@ -347,6 +348,26 @@ def test_a_reminder_that_is_due_with_a_timer_is_posted_after_the_run(saver, cloc
     clock.advance(HOUR)
     assert Worker(saver, app).run(once=True) == 1
     assert [number for *_, number, _ in reminders_of(events)] == [1]
+
+
+def test_an_answer_to_another_question_drops_no_reminder(clock, monkeypatch):
+    monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=3600, max_delay=3600))
+    saver = ScriptedSaver(MemorySaver())
+    posted = threading.Event()
+    graph = make_graph(LOG, "START>s s>first,ask first>j ask>j j>END", first=asking("first"), ask=asks)
+    options = {"clock": clock, "observers": lambda event: event.type == "interrupt.reminder" and posted.set()}
+    app = graph.compile(checkpoint_saver=saver, **options)
+    app.invoke({}, T)
+    first = next(stop.id for stop in saver.interrupts(T) if stop.payload == "first")
+    clock.advance(HOUR)
+
+    def hold():
+        operations.answer(saver.delegate, T, "yes", interrupt=first)
+        raise ThreadBusyError("t", "answer", 0)
+
+    saver.on("run_lock", hold)
+    with serving(Worker(saver, app, interval=0.01)):
+        assert posted.wait(PATIENCE)
 
 
 def test_a_worker_that_dies_leaves_its_reminder_to_another(saver, clock):

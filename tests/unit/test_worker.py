@@ -173,8 +173,9 @@ def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplo
     lost = Checkpoint(node_id="a", next_node_id="lost", state=latest.state, metadata=latest.metadata)
     saver.put(RunnableConfig("t"), lost)
     crash(app, "u", after="a")
+    worker = Worker(saver, app, retry=RetryPolicy(initial_delay=3600, max_delay=3600))
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert Worker(saver, app).run(once=True) == 2
+        assert [worker.run(once=True), worker.run(once=True)] == [2, 2]
     assert "'lost' is not a node of this graph" in caplog.text
     assert "failed here once; the next attempt is in" in caplog.text
     assert status(saver, "u") == "finished"
@@ -248,8 +249,9 @@ def test_a_worker_looks_again_when_the_run_of_another_has_ended(tmp_path, monkey
         assert served.result() == 1
 
 
-def test_false_reports_that_a_run_has_ended_do_not_keep_the_worker_busy(monkeypatch):
-    """A store may report that after each look of the worker, if it does not see the lock that refuses the worker."""
+@pytest.mark.parametrize(("kind", "count"), [("idle", 2), ("checkpoint", 1)])
+def test_reports_of_a_thread_with_another_run_do_not_keep_the_worker_busy(monkeypatch, kind, count):
+    """A store may report after each look that the run has ended, if it does not see the lock that refuses the worker."""
     monkeypatch.setattr(graphkit.worker, "_BUSY", RetryPolicy(initial_delay=3600, max_delay=3600))
     saver = ScriptedSaver(MemorySaver())
     app = chain("a", "b").compile(checkpoint_saver=saver)
@@ -265,7 +267,7 @@ def test_false_reports_that_a_run_has_ended_do_not_keep_the_worker_busy(monkeypa
     def get(watch, timeout, get=Watch.get):
         change = get(watch, 0.0)
         if change is None and len(reports) < len(looks) < 10:
-            change = Change("idle", "t", "")
+            change = Change(kind, "t", "", saver.recent("t", limit=1)[0])
             reports.append(change)
         elif change is None and timeout != 0.0:
             worker.stop()
@@ -275,7 +277,7 @@ def test_false_reports_that_a_run_has_ended_do_not_keep_the_worker_busy(monkeypa
     monkeypatch.setattr(Watch, "get", get)
 
     assert worker.run() == 0
-    assert (len(looks), len(reports)) == (2, 2)
+    assert (len(looks), len(reports)) == (count, count)
 
 
 # While it runs

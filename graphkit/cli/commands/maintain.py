@@ -134,7 +134,8 @@ def prune(
     }
     saver = open_store(directory)
     threads = find_threads(saver, thread)
-    passes_over = () if thread is not None else (CheckpointErasedError,)
+    # Nothing is left to prune of what was erased. Only of a thread that was named is that an error.
+    passes_over = (CheckpointErasedError,) if thread is None else ()
     failed = _collect_failures(saver, "prune", passes_over)
     prune_one = partial(prune_thread, saver, options=criteria, dry_run=dry_run)
     with context.progress("pruning") as progress:
@@ -236,19 +237,16 @@ def _prune_idle(
 def _list_idle(
     saver: BaseCheckpointSaver, only: str | None, find_idle: Callable[[str], Sequence[str]], failed: FailedThreads
 ) -> list[Row]:
-    """Return the threads that `find_idle` finds idle, and that have no run, as plain data."""
+    """Return the threads that `find_idle` finds idle, as plain data."""
     found = saver.threads(released=True) if only is None else [only]
     rows: list[Row] = []
     for thread_id in sorted(found):
         if thread_id != only and is_schedule(thread_id):
             continue
         with failed.catch(thread_id):
-            if not find_idle(thread_id):
-                continue
-            if saver.is_run_locked(RunnableConfig(thread_id)):  # its node takes long; `delete_idle` would skip it
-                continue
-            status = _find_status(saver, thread_id)
-            rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
+            if find_idle(thread_id):
+                status = _find_status(saver, thread_id)
+                rows.append({"thread": thread_id, "status": status, "size": saver.size(thread_id)})
     return rows
 
 

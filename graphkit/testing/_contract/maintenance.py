@@ -335,8 +335,9 @@ class MaintenanceTests(ContractTests):
 
         # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
-            deleted = saver.delete_idle(idle_since=tomorrow)
-            check.assert_sequence_equal(deleted, [], "what delete_idle returned")
+            for dry_run in (True, False):
+                deleted = saver.delete_idle(idle_since=tomorrow, dry_run=dry_run)
+                check.assert_sequence_equal(deleted, [], "what delete_idle returned")
 
         check.assert_length(saver.list(CONFIG), 1, "the checkpoints of list")
 

@@ -336,14 +336,9 @@ class RunnableConfig(JavaNames):
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """Return the address of another checkpoint of the same thread; None is the latest."""
-        # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
-        fields = self.__dict__.copy()
-        fields["checkpoint_id"] = checkpoint_id
-        copy = object.__new__(RunnableConfig)
-        object.__setattr__(copy, "__dict__", fields)
-        return copy
+        return self._replace_checked("checkpoint_id", checkpoint_id)
 
     def with_principal(self, principal: Any) -> RunnableConfig:
         """Return this config on behalf of a principal, as a `savers.AccessControlledSaver` asks for it.
@@ -355,9 +350,13 @@ class RunnableConfig(JavaNames):
         Args:
             principal: what the policy of the saver knows. None is nobody, also inside `acting_as`.
         """
-        # Without the generated __init__, as in `with_check_point_id`: every run and every `get_state` does this.
+        return self._replace_checked("principal", principal)
+
+    def _replace_checked(self, name: str, value: Any) -> RunnableConfig:
+        """Return a copy with another value of a field, which needs no check."""
+        # A saver does this at every put; the generated __init__ would cost as much as the write.
         fields = self.__dict__.copy()
-        fields["principal"] = principal
+        fields[name] = value
         copy = object.__new__(RunnableConfig)
         object.__setattr__(copy, "__dict__", fields)
         return copy

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -115,6 +115,7 @@ class RunnableConfig(JavaNames):
         if self.stream_mode.__class__ is not StreamMode:
             object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:
+            _require_mapping("metadata", self.metadata)
             metadata = MappingProxyType(dict(self.metadata))
             object.__setattr__(self, "metadata", metadata)
 
@@ -465,13 +466,18 @@ def _require_str_or_none(name: str, value: object) -> None:
         raise _wrong_type(name, "a str or None", value)
 
 
-def _parse_stream_mode(mode: str | Sequence[StreamMode | str]) -> StreamMode | tuple[StreamMode, ...]:
+def _require_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise _wrong_type(name, "a mapping", value)
+
+
+def _parse_stream_mode(mode: Any) -> StreamMode | tuple[StreamMode, ...]:
     """Return the stream mode that a text names, or a tuple of those that a list names.
 
     Raises:
         ValueError: there is no such mode, or the list is empty.
     """
-    if isinstance(mode, str):
+    if isinstance(mode, str) or not isinstance(mode, Iterable):
         return StreamMode(mode)
     modes = tuple(dict.fromkeys(map(StreamMode, mode)))
     if not modes:
@@ -491,8 +497,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
             f"{{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
         )
     configurable = config.get("configurable") or {}
-    if not isinstance(configurable, Mapping):
-        raise _wrong_type("config['configurable']", "a mapping", configurable)
+    _require_mapping("config['configurable']", configurable)
     thread_id = configurable.get("thread_id")
     if thread_id is None:
         # Other keys are metadata: with the id under a key of another spelling, the run would share the default
@@ -506,8 +511,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}
     own_metadata = config.get("metadata") or {}
-    if not isinstance(own_metadata, Mapping):
-        raise _wrong_type("config['metadata']", "a mapping", own_metadata)
+    _require_mapping("config['metadata']", own_metadata)
     metadata.update(own_metadata)
     return RunnableConfig(
         thread_id=thread_id,

@@ -65,8 +65,12 @@ def test_what_no_config_is(wrong):
 def test_a_limit_lets_something_run(name):
     with pytest.raises(ValueError, match=name):
         RunnableConfig(**{name: 0})
-    with pytest.raises(CheckpointerConfigurationError):
-        RunnableConfig(3)
+
+
+@pytest.mark.parametrize("wrong", [{"thread_id": 3}, {"metadata": None}, {"stream_mode": 5}, {"stream_mode": "chunks"}])
+def test_the_error_names_the_field_that_is_wrong(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "[_ ]")):
+        RunnableConfig(**wrong)
 
 
 def test_with_methods_return_the_same_object_if_nothing_changes():
@@ -75,8 +79,6 @@ def test_with_methods_return_the_same_object_if_nothing_changes():
     assert config.with_check_point_id("c") is config
     other = config.with_stream_mode("snapshots").with_check_point_id(None)
     assert (other.stream_mode, other.checkpoint_id, other.thread_id) == (StreamMode.SNAPSHOTS, None, "t")
-    with pytest.raises(ValueError):
-        RunnableConfig(stream_mode="chunks")
 
 
 # --- CompileConfig ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, timezone
 
-from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
+from graphkit._records.config import END, START, ConfigLike, RunnableConfig
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
@@ -44,7 +44,7 @@ class HistoryTests(ContractTests):
     def test_put_returns_the_config_with_the_new_id(self) -> None:
         """`put` returns the config that it was given, with the id of the new checkpoint."""
         saver = self.open()
-        config = NESTED.replace(stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
+        config = NESTED.replace(max_iterations=7, metadata={"user": 7})
         checkpoint = made({"x": 1})
 
         stored = saver.put(config, checkpoint)

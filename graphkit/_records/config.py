@@ -339,7 +339,7 @@ class RunnableConfig(JavaNames):
         """Return the address of another checkpoint of the same thread; None is the latest."""
         if checkpoint_id == self.checkpoint_id:
             return self
-        return self._replace_checked("checkpoint_id", checkpoint_id)
+        return self._copy_with("checkpoint_id", checkpoint_id)
 
     def with_principal(self, principal: Any) -> RunnableConfig:
         """Return this config on behalf of a principal, as a `savers.AccessControlledSaver` asks for it.
@@ -351,9 +351,9 @@ class RunnableConfig(JavaNames):
         Args:
             principal: what the policy of the saver knows. None is nobody, also inside `acting_as`.
         """
-        return self._replace_checked("principal", principal)
+        return self._copy_with("principal", principal)
 
-    def _replace_checked(self, name: str, value: Any) -> RunnableConfig:
+    def _copy_with(self, name: str, value: Any) -> RunnableConfig:
         """Return a copy with another value of a field, which needs no check."""
         # A saver does this at every put; the generated __init__ would cost as much as the write.
         fields = self.__dict__.copy()

@@ -404,9 +404,7 @@ class SaverMachine(RuleBasedStateMachine):
         self.saver.copy(source, destination)
         for namespace in NAMESPACES:
             rows = self.history(HistoryKey(source, namespace))
-            if rows:
-                key = HistoryKey(destination, namespace)
-                self.rows[key] = [row.copy() for row in rows]
+            self.rows[HistoryKey(destination, namespace)] = [row.copy() for row in rows]
 
     def has_rows(self, thread: str) -> bool:
         """Return whether a thread has checkpoints in the model."""

@@ -184,8 +184,13 @@ def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None
     """
     got = not_none(got, f"the checkpoint {expected.id!r}")
     assert_same_fields(got, expected, "id", "node_id", "next_node_id", "parent_id", "created_at", "state")
-    # A saver of four methods keeps pending writes and tags in the metadata.
-    same(public_metadata(got.metadata), expected.metadata, "metadata")
+    assert_metadata(got, expected.metadata)
+
+
+def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
+    """Assert that a checkpoint has this metadata, besides the writes and tags that default methods keep there."""
+    found = public_metadata(checkpoint.metadata)
+    same(found, expected, "metadata")
 
 
 # --- what a saver stores ----------------------------------------------------------------------------------------------

@@ -5,14 +5,13 @@ A caller that changes what it put or read changes nothing of what is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
-from graphkit._saver.status import public_metadata
 from graphkit.errors import CheckpointSerializationError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests, call_in_thread
@@ -119,7 +118,7 @@ class ValueTests(ContractTests):
                 latest = reader.history(CONFIG)[0]
 
                 check.same(loaded.state, state, "state")
-                assert_metadata(loaded, metadata)
+                check.assert_metadata(loaded, metadata)
                 check.same(latest.metadata, metadata, "the metadata of history")
                 check.assert_writes(reader, writes)
 
@@ -219,7 +218,7 @@ class IsolationTests(ContractTests):
             _mutate(mutable)
 
         check.assert_state(saver, expected_state)
-        assert_metadata(check.get_checkpoint(saver), expected_metadata)
+        check.assert_metadata(check.get_checkpoint(saver), expected_metadata)
         check.assert_writes(saver, expected_writes)
 
     def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
@@ -287,12 +286,6 @@ class IsolationTests(ContractTests):
         call_in_thread(self.open_again(saver).release, CONFIG)
 
 
-def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
-    """Assert that a checkpoint has this metadata, besides what default methods store there."""
-    found = public_metadata(checkpoint.metadata)
-    check.same(found, expected, "metadata")
-
-
 def _make_state_of_notes() -> dict[str, Any]:
     return {"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]}
 
@@ -304,7 +297,7 @@ def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
     expected = {"note": Note("m")}
 
     check.same(loaded.state, _make_state_of_notes(), "state")
-    assert_metadata(loaded, expected)
+    check.assert_metadata(loaded, expected)
     check.same(metadata, expected, "the metadata of history")
     check.same(writes, {"note": Note("w")}, "pending writes")
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import wraps
 from inspect import signature
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
 from graphkit._options import check_count, check_executor, show_options
@@ -100,10 +100,9 @@ class RunnableConfig(JavaNames):
     """On whose behalf savers are used; see `with_principal`. Not stored."""
 
     def __post_init__(self) -> None:
-        _require_str_or_none("thread_id", self.thread_id)
-        _require_str_or_none("checkpoint_id", self.checkpoint_id)
-        if not isinstance(self.checkpoint_ns, str):
-            raise _wrong_type("checkpoint_ns", "a str", self.checkpoint_ns)
+        _require("thread_id", self.thread_id, (str, NoneType), "a str or None")
+        _require("checkpoint_id", self.checkpoint_id, (str, NoneType), "a str or None")
+        _require("checkpoint_ns", self.checkpoint_ns, str, "a str")
         if self.max_iterations is not None:
             check_count("max_iterations", self.max_iterations)
         if self.max_concurrency is not None:
@@ -115,7 +114,9 @@ class RunnableConfig(JavaNames):
         if self.stream_mode.__class__ is not StreamMode:
             object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:
-            _require_mapping("metadata", self.metadata)
+            _require("metadata", self.metadata, Mapping, "a mapping")
+            for key in self.metadata:
+                _require("a key of metadata", key, str, "a str")
             metadata = MappingProxyType(dict(self.metadata))
             object.__setattr__(self, "metadata", metadata)
 
@@ -461,14 +462,9 @@ def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
     return context.journal.find_result(context, key)
 
 
-def _require_str_or_none(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise _wrong_type(name, "a str or None", value)
-
-
-def _require_mapping(name: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise _wrong_type(name, "a mapping", value)
+def _require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
+    if not isinstance(value, kind):
+        raise CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
 
 def _parse_stream_mode(mode: Any) -> StreamMode | tuple[StreamMode, ...]:
@@ -485,10 +481,6 @@ def _parse_stream_mode(mode: Any) -> StreamMode | tuple[StreamMode, ...]:
     return modes
 
 
-def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:
-    return CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
-
-
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
     unknown = [key for key in config if key not in _USED_KEYS and key not in _TRACING_KEYS]
     if unknown:
@@ -497,7 +489,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
             f"{{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
         )
     configurable = config.get("configurable") or {}
-    _require_mapping("config['configurable']", configurable)
+    _require("config['configurable']", configurable, Mapping, "a mapping")
     thread_id = configurable.get("thread_id")
     if thread_id is None:
         # Other keys are metadata: with the id under a key of another spelling, the run would share the default
@@ -511,7 +503,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}
     own_metadata = config.get("metadata") or {}
-    _require_mapping("config['metadata']", own_metadata)
+    _require("config['metadata']", own_metadata, Mapping, "a mapping")
     metadata.update(own_metadata)
     return RunnableConfig(
         thread_id=thread_id,

@@ -68,7 +68,7 @@ def test_the_error_names_the_field_that_cannot_be_zero(name):
 
 
 @pytest.mark.parametrize("wrong", [{"metadata": {5: 1}}, {"stream_mode": 5}, {"stream_mode": "chunks"}])
-def test_metadata_have_keys_of_text_and_a_stream_mode_is_one_that_there_is(wrong):
+def test_a_wrong_key_of_metadata_and_an_unknown_stream_mode_are_named(wrong):
     with pytest.raises(ValueError, match=r"a key of metadata must be a str|there is no stream mode"):
         RunnableConfig(**wrong)
 

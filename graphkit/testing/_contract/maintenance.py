@@ -315,21 +315,21 @@ class MaintenanceTests(ContractTests):
         # The time of the last write counts, not the `created_at` of a checkpoint.
         checkpoint = put_checkpoint(saver, created_at=now - timedelta(days=9))
         put_checkpoint(saver, OTHER)
-        _assert_deleted(saver, idle_since=yesterday)
+        _assert_idle(saver, idle_since=yesterday)
 
         # A dry run only reports.
-        _assert_deleted(saver, "t", "u", idle_since=tomorrow, dry_run=True)
+        _assert_idle(saver, "t", "u", idle_since=tomorrow, dry_run=True)
         check.assert_threads(saver, "t", "u")
 
-        _assert_deleted(saver, "u", thread="u", idle_since=tomorrow)
+        _assert_idle(saver, "u", thread="u", idle_since=tomorrow)
 
         # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
-            _assert_deleted(saver, idle_since=tomorrow)
+            _assert_idle(saver, idle_since=tomorrow)
 
         check.assert_listed(saver, [checkpoint])
 
-        _assert_deleted(saver, "t", idle_since=tomorrow)
+        _assert_idle(saver, "t", idle_since=tomorrow)
         check.assert_threads(saver)
 
     # Erase
@@ -367,8 +367,8 @@ def _assert_removed(saver: Any, expected: int, ids: list[str], config: RunnableC
     check.assert_equal(count, expected, "the count of remove")
 
 
-def _assert_deleted(saver: Any, *expected: str, **options: Any) -> None:
-    """Delete idle threads, and assert which."""
+def _assert_idle(saver: Any, *expected: str, **options: Any) -> None:
+    """Delete the idle threads, or only find them, and assert which they are."""
     deleted = saver.delete_idle(**options)
     check.assert_sequence_equal(deleted, expected, "what delete_idle returned")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import wraps
 from inspect import signature
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar, final
 
 from graphkit._options import check_count, check_executor, show_options
@@ -100,10 +100,9 @@ class RunnableConfig(JavaNames):
     """On whose behalf savers are used; see `with_principal`. Not stored."""
 
     def __post_init__(self) -> None:
-        _require_str_or_none("thread_id", self.thread_id)
-        _require_str_or_none("checkpoint_id", self.checkpoint_id)
-        if not isinstance(self.checkpoint_ns, str):
-            raise _wrong_type("checkpoint_ns", "a str", self.checkpoint_ns)
+        _require("thread_id", self.thread_id, (str, NoneType), "a str or None")
+        _require("checkpoint_id", self.checkpoint_id, (str, NoneType), "a str or None")
+        _require("checkpoint_ns", self.checkpoint_ns, str, "a str")
         if self.max_iterations is not None:
             check_count("max_iterations", self.max_iterations)
         if self.max_concurrency is not None:
@@ -115,6 +114,9 @@ class RunnableConfig(JavaNames):
         if self.stream_mode.__class__ is not StreamMode:
             object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:
+            _require("metadata", self.metadata, Mapping, "a mapping")
+            for key in self.metadata:
+                _require("a key of metadata", key, str, "a str")
             metadata = MappingProxyType(dict(self.metadata))
             object.__setattr__(self, "metadata", metadata)
 
@@ -336,14 +338,9 @@ class RunnableConfig(JavaNames):
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """Return the address of another checkpoint of the same thread; None is the latest."""
-        # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
-        fields = self.__dict__.copy()
-        fields["checkpoint_id"] = checkpoint_id
-        copy = object.__new__(RunnableConfig)
-        object.__setattr__(copy, "__dict__", fields)
-        return copy
+        return self._copy_with("checkpoint_id", checkpoint_id)
 
     def with_principal(self, principal: Any) -> RunnableConfig:
         """Return this config on behalf of a principal, as a `savers.AccessControlledSaver` asks for it.
@@ -355,9 +352,13 @@ class RunnableConfig(JavaNames):
         Args:
             principal: what the policy of the saver knows. None is nobody, also inside `acting_as`.
         """
-        # Without the generated __init__, as in `with_check_point_id`: every run and every `get_state` does this.
+        return self._copy_with("principal", principal)
+
+    def _copy_with(self, name: str, value: Any) -> RunnableConfig:
+        """Return a copy with another value of a field, which needs no check."""
+        # A saver does this at every put; the generated __init__ would cost as much as the write.
         fields = self.__dict__.copy()
-        fields["principal"] = principal
+        fields[name] = value
         copy = object.__new__(RunnableConfig)
         object.__setattr__(copy, "__dict__", fields)
         return copy
@@ -461,27 +462,23 @@ def _find_recorded(context: NodeContext, key: str) -> tuple[bool, Any]:
     return context.journal.find_result(context, key)
 
 
-def _require_str_or_none(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise _wrong_type(name, "a str or None", value)
+def _require(name: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
+    if not isinstance(value, kind):
+        raise CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
 
-def _parse_stream_mode(mode: str | Sequence[StreamMode | str]) -> StreamMode | tuple[StreamMode, ...]:
+def _parse_stream_mode(mode: Any) -> StreamMode | tuple[StreamMode, ...]:
     """Return the stream mode that a text names, or a tuple of those that a list names.
 
     Raises:
         ValueError: there is no such mode, or the list is empty.
     """
-    if isinstance(mode, str):
+    if isinstance(mode, str) or not isinstance(mode, Iterable):
         return StreamMode(mode)
     modes = tuple(dict.fromkeys(map(StreamMode, mode)))
     if not modes:
         raise ValueError("a list of stream modes needs at least one")
     return modes
-
-
-def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:
-    return CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
 
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
@@ -492,8 +489,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
             f"{{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
         )
     configurable = config.get("configurable") or {}
-    if not isinstance(configurable, Mapping):
-        raise _wrong_type("config['configurable']", "a mapping", configurable)
+    _require("config['configurable']", configurable, Mapping, "a mapping")
     thread_id = configurable.get("thread_id")
     if thread_id is None:
         # Other keys are metadata: with the id under a key of another spelling, the run would share the default
@@ -507,8 +503,7 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}
     own_metadata = config.get("metadata") or {}
-    if not isinstance(own_metadata, Mapping):
-        raise _wrong_type("config['metadata']", "a mapping", own_metadata)
+    _require("config['metadata']", own_metadata, Mapping, "a mapping")
     metadata.update(own_metadata)
     return RunnableConfig(
         thread_id=thread_id,

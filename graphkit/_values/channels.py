@@ -10,9 +10,8 @@ from typing import Any, Final, Protocol, final
 
 from graphkit._options import check_function
 from graphkit._public_names import JavaNames
-from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extend_frozen, freeze
+from graphkit._values.frozen import FrozenList, builtin_type, extend_frozen, freeze
 
-_THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
 _DIGEST_THRESHOLD: Final = 50
 """Shorter lists compare elements; longer ones keep digests of them."""
 
@@ -294,9 +293,7 @@ def _as_list(value: Any) -> list[Any]:
 def _is_same(left: Any, right: Any) -> bool:
     # Equal and of one type: 1 and True are two elements. A dict and a FrozenDict that equals it are
     # one.
-    left_type = _THAWED.get(type(left), type(left))
-    right_type = _THAWED.get(type(right), type(right))
-    return left_type is right_type and bool(left == right)
+    return builtin_type(left) is builtin_type(right) and bool(left == right)
 
 
 def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:

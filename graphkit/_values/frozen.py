@@ -177,9 +177,16 @@ class FrozenSet(_Frozen, set[Any]):
 
 CONTAINERS: Final = frozenset({FrozenList, FrozenDict, FrozenSet})
 """The frozen classes, whose length `check_size` can check."""
+PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
+"""Those that msgpack has, too, if their `kind` is PLAIN."""
 _ALREADY_FROZEN: Final = NATIVE_SCALARS | CONTAINERS
-_KEYED: Final = frozenset({FrozenList, FrozenDict})
 _kind_slot: Final[Callable[[Any], int]] = attrgetter("kind")
+
+
+def builtin_type(value: object) -> type:
+    """Return the type of a value; for a frozen container, the builtin that it replaces."""
+    cls = type(value)
+    return cls._thawed if cls in CONTAINERS else cls  # type: ignore[attr-defined]
 
 
 @overload
@@ -257,7 +264,7 @@ def check_size(value: Any) -> None:
     if size is None:
         value.size = len(value)
     elif size != len(value):
-        kind = next(base.__name__ for base in (list, dict, set) if isinstance(value, base))
+        kind = builtin_type(value).__name__
         raise ValueError(
             f"a {kind} of the state was changed in place, by code that bypasses the read-only class, such as heapq or "
             f"a method called on the class {kind}: change a copy made with {kind}(x), and return that"
@@ -363,7 +370,7 @@ def _kind_of_all(items: Iterable[Any]) -> int:
     types = set(map(type, items))
     if types <= NATIVE_SCALARS:
         return PLAIN
-    if types <= _KEYED:
+    if types <= PLAIN_CONTAINERS:
         return max(map(_kind_slot, items))
     return max(map(kind_of, items))
 

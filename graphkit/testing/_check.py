@@ -1,4 +1,4 @@
-"""The assertions of the saver tests, which call them as `check.assert_equal(...)`.
+"""The assertions of the saver tests, which call them as `check.assert_equal(...)`. The config is `CONFIG` by default.
 
 pytest explains a bare `assert` only in modules that it rewrites, and unittest never does. The tests of the contract
 therefore call these functions, whose messages show under both what was expected and what was found.
@@ -13,12 +13,12 @@ from datetime import datetime, time
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 
-from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike
+from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import public_metadata
-from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
+from graphkit._values.frozen import builtin_type
 from graphkit.testing._values import CONFIG
 
 V = TypeVar("V")
@@ -40,6 +40,11 @@ def assert_equal(got: object, expected: object, what: str = "value") -> None:
 def assert_sequence_equal(got: Iterable[object], expected: Iterable[object], what: str = "items") -> None:
     """Assert that two iterables have equal items in the same order, whatever their types."""
     assert_equal([*got], [*expected], what)
+
+
+def assert_contains(text: str, part: str, what: str) -> None:
+    """Assert that a text contains another."""
+    assert_true(part in text, f"{what}: {_show(text)} does not contain {part!r}")
 
 
 def assert_at_least(number: float, least: float) -> None:
@@ -70,8 +75,6 @@ def _show(value: object) -> str:
 
 # --- equality, strict in type and order -------------------------------------------------------------------------------
 
-_READ_ONLY: Final[dict[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
-
 
 def same(got: object, expected: object, what: str = "value") -> None:
     """Assert that two values are equal in type and order, including NaN, -0.0 and time zones.
@@ -89,8 +92,8 @@ def same(got: object, expected: object, what: str = "value") -> None:
 
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
     """Return a message with the path of the first difference and both values; None if there is none."""
-    got_type = _get_builtin_type(got)
-    expected_type = _get_builtin_type(expected)
+    got_type = builtin_type(got)
+    expected_type = builtin_type(expected)
     if got_type is not expected_type:
         types = f"{got_type.__name__} instead of {expected_type.__name__}"
         return f"{path}: {types}: {_compare(got, expected)}"
@@ -111,11 +114,6 @@ def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
             return message
 
     return None
-
-
-def _get_builtin_type(value: object) -> type:
-    """Return the type of a value; for a read-only list, dict or set, the builtin type."""
-    return _READ_ONLY.get(type(value), type(value))
 
 
 def _split(value: Any) -> list[tuple[str, Any]] | None:
@@ -172,6 +170,12 @@ def _normalize_scalar(value: Any) -> object:
     return value
 
 
+def assert_same_fields(got: object, expected: object, *names: str) -> None:
+    """Assert that two objects have the same values of some attributes."""
+    for name in names:
+        same(getattr(got, name), getattr(expected, name), name)
+
+
 def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
     """Assert that two checkpoints are equal, field by field.
 
@@ -179,10 +183,14 @@ def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None
         AssertionError: the checkpoints differ; the message has the path of the first difference.
     """
     got = not_none(got, f"the checkpoint {expected.id!r}")
-    for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
-        same(getattr(got, name), getattr(expected, name), name)
-    # A saver of four methods keeps pending writes and tags in the metadata.
-    same(public_metadata(got.metadata), expected.metadata, "metadata")
+    assert_same_fields(got, expected, "id", "node_id", "next_node_id", "parent_id", "created_at", "state")
+    assert_metadata(got, expected.metadata)
+
+
+def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
+    """Assert that a checkpoint has this metadata, besides the writes and tags that default methods keep there."""
+    found = public_metadata(checkpoint.metadata)
+    same(found, expected, "metadata")
 
 
 # --- what a saver stores ----------------------------------------------------------------------------------------------
@@ -209,13 +217,19 @@ def assert_threads(saver: BaseCheckpointSaver, *expected: str, released: bool = 
     assert_any_order(threads, expected, "threads")
 
 
-def assert_statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+def assert_namespaces(saver: BaseCheckpointSaver, *expected: str, thread: ThreadLike = "t") -> None:
+    """Assert that a saver lists exactly these namespaces of a thread, in any order."""
+    namespaces = saver.namespaces(thread)
+    assert_any_order(namespaces, expected, "namespaces")
+
+
+def assert_statuses(saver: BaseCheckpointSaver, *expected: str, config: RunnableConfig = CONFIG) -> None:
     """Assert the status of each checkpoint of a history, newest first."""
     found = [info.status for info in saver.history(config)]
     assert_equal(found, [*expected], "statuses")
 
 
-def assert_stops(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+def assert_stops(saver: BaseCheckpointSaver, *expected: str, config: RunnableConfig = CONFIG) -> None:
     """Assert why a run stopped at each checkpoint of a history, newest first."""
     found = [info.stopped for info in saver.history(config)]
     assert_equal(found, [*expected], "stopped")
@@ -227,7 +241,7 @@ def assert_interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:
     assert_equal(get_ids(interrupts), [*expected], "interrupts")
 
 
-def assert_checkpoint(saver: BaseCheckpointSaver, config: ConfigLike, expected: Checkpoint) -> None:
+def assert_checkpoint(saver: BaseCheckpointSaver, expected: Checkpoint, config: ConfigLike = CONFIG) -> None:
     """Assert that `get` returns this checkpoint."""
     assert_same_checkpoint(saver.get(config), expected)
 
@@ -237,37 +251,59 @@ def assert_missing(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) 
     same(saver.get(config), None, f"get({config!r})")
 
 
-def assert_state(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
+def assert_state(saver: BaseCheckpointSaver, expected: Mapping[str, Any], config: RunnableConfig = CONFIG) -> None:
     """Assert that `get` returns a checkpoint with this state."""
     checkpoint = get_checkpoint(saver, config)
     same(checkpoint.state, expected, "state")
 
 
-def assert_writes(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
+def assert_writes(saver: BaseCheckpointSaver, expected: Mapping[str, Any], config: RunnableConfig = CONFIG) -> None:
     """Assert that a checkpoint has exactly these pending writes, in this order."""
     writes = saver.get_writes(config)
     same(writes, expected, "pending writes")
 
 
-def assert_no_writes(saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+def assert_no_writes(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> None:
     """Assert that a checkpoint has no pending writes; any empty mapping will do."""
     assert_equal(dict(saver.get_writes(config)), {}, "pending writes")
 
 
-def assert_tags(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+def assert_tags(saver: BaseCheckpointSaver, *expected: str, config: RunnableConfig = CONFIG) -> None:
     """Assert that a checkpoint has exactly these tags, in this order."""
     assert_equal(saver.tags_of(config), expected, "tags")
 
 
-def assert_checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpoint]) -> None:
+def assert_checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpoint], what: str = "ids") -> None:
     """Assert that checkpoints, newest first, equal the expected ones, oldest first."""
     newest_first = oldest_first[::-1]
-    assert_equal(get_ids(got), get_ids(newest_first), "ids")
+    assert_equal(get_ids(got), get_ids(newest_first), what)
 
     for checkpoint, expected in zip(got, newest_first, strict=True):
         assert_same_checkpoint(checkpoint, expected)
 
 
+def assert_listed(saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint], config: ConfigLike = CONFIG) -> None:
+    """Assert that `list` returns exactly these checkpoints."""
+    assert_checkpoints(saver.list(config), oldest_first, "the ids of list")
+
+
+def assert_released(tag: Tag, oldest_first: Sequence[Checkpoint], thread: str = "t") -> None:
+    """Assert that a tag has exactly these checkpoints of a thread."""
+    assert_instance(tag, Tag)
+    assert_equal(tag.thread_id, thread, "the thread of the tag")
+    assert_checkpoints(tag.checkpoints, oldest_first, "the ids of the tag")
+
+
+def assert_version(tag: Tag, expected: int | None) -> None:
+    """Assert which version a release has made."""
+    assert_equal(tag.version, expected, "the version of the tag")
+
+
 def get_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> Checkpoint:
     """Return a checkpoint that must exist."""
     return not_none(saver.get(config), f"get({config!r})")
+
+
+def get_summary(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> HistorySummary:
+    """Return the summary of a history that must exist."""
+    return not_none(saver.summary(config), f"summary({config!r})")

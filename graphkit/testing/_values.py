@@ -169,6 +169,11 @@ UNKNOWN: Final = RunnableConfig("t", "unknown")
 """The config of a checkpoint that does not exist, in the thread "t"."""
 
 
+def in_namespace(namespace: str) -> RunnableConfig:
+    """Make the config of a namespace of the thread "t"."""
+    return RunnableConfig("t", checkpoint_ns=namespace)
+
+
 def config_of(checkpoint: Checkpoint) -> RunnableConfig:
     """Make the config of a checkpoint of the thread "t"."""
     return RunnableConfig("t", checkpoint.id)
@@ -206,10 +211,20 @@ def put_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG, 
     return put_state(saver, {"number": next(_numbers)}, config, **fields)
 
 
-def put_all(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoints: Iterable[Checkpoint]) -> None:
+def replace_state(saver: BaseCheckpointSaver, checkpoint: Checkpoint, state: Mapping[str, Any]) -> Checkpoint:
+    """Replace a checkpoint of the thread "t" by one with another state and the same id, and return that."""
+    return put_state(saver, state, config_of(checkpoint), id=checkpoint.id)
+
+
+def put_all(saver: BaseCheckpointSaver, checkpoints: Iterable[Checkpoint], config: RunnableConfig = CONFIG) -> None:
     """Put checkpoints in their order."""
     for checkpoint in checkpoints:
         saver.put(config, checkpoint)
+
+
+def put_interrupt(saver: BaseCheckpointSaver, id: str = "i", config: RunnableConfig = CONFIG) -> None:
+    """Record an interrupt with a checkpoint."""
+    saver.put_writes(config, {f"interrupt:{id}": make_interrupt()})
 
 
 def extend_list(parent: Checkpoint, *items: Any) -> Checkpoint:
@@ -217,10 +232,18 @@ def extend_list(parent: Checkpoint, *items: Any) -> Checkpoint:
     return derive(parent, {"list": [*items]}, GROWING)
 
 
-def grow_list(saver: BaseCheckpointSaver, config: RunnableConfig, length: int) -> list[Checkpoint]:
+def put_extended(
+    saver: BaseCheckpointSaver, parent: Checkpoint, item: Any, config: RunnableConfig = CONFIG
+) -> Checkpoint:
+    """Put a checkpoint as the engine does after a node that appended an item to "list", and return it."""
+    checkpoint = extend_list(parent, item)
+    saver.put(config, checkpoint)
+    return checkpoint
+
+
+def grow_list(saver: BaseCheckpointSaver, length: int, config: RunnableConfig = CONFIG) -> list[Checkpoint]:
     """Put checkpoints with a growing list, as the engine does; return them oldest first."""
-    latest = made({"list": [0], "fixed": "f" * 100})
-    saver.put(config, latest)
+    latest = put_state(saver, {"list": [0], "fixed": "f" * 100}, config)
     checkpoints = [latest]
 
     for number in range(1, length):

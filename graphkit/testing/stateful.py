@@ -296,8 +296,7 @@ class SaverMachine(RuleBasedStateMachine):
             parent = row.checkpoint
             # What the saver returns may hold less than what was put.
             if is_loaded:
-                loaded = self.saver.get(self.config(key, row))
-                parent = check.not_none(loaded)
+                parent = check.get_checkpoint(self.saver, self.config(key, row))
 
             fields = self.next_fields()
             checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
@@ -405,9 +404,7 @@ class SaverMachine(RuleBasedStateMachine):
         self.saver.copy(source, destination)
         for namespace in NAMESPACES:
             rows = self.history(HistoryKey(source, namespace))
-            if rows:
-                key = HistoryKey(destination, namespace)
-                self.rows[key] = [row.copy() for row in rows]
+            self.rows[HistoryKey(destination, namespace)] = [row.copy() for row in rows]
 
     def has_rows(self, thread: str) -> bool:
         """Return whether a thread has checkpoints in the model."""
@@ -485,20 +482,17 @@ class SaverMachine(RuleBasedStateMachine):
         assert_infos(infos, rows)
 
         for row in rows:
-            found = saver.get_writes(self.config(key, row))
-            check.same(found, row.writes, "pending writes")
-
-        newest = saver.get(config)
-        summary = saver.summary(config)
+            check.assert_writes(saver, row.writes, self.config(key, row))
 
         if not rows:
-            check.same(newest, None)
-            check.same(summary, None)
+            check.assert_missing(saver, config)
+            check.same(saver.summary(config), None, "summary")
             return
 
-        assert_rows([check.not_none(newest)], rows[-1:])
+        newest = check.get_checkpoint(saver, config)
+        assert_rows([newest], rows[-1:])
 
-        summary = check.not_none(summary)
+        summary = check.get_summary(saver, config)
         check.assert_equal(summary.latest, infos[0])
         check.assert_equal(summary.checkpoints, len(infos))
 
@@ -508,8 +502,8 @@ class SaverMachine(RuleBasedStateMachine):
         """Read one checkpoint by its id."""
         row = self.pick(key, position)
         if row is not None:
-            checkpoint = self.saver.get(self.config(key, row))
-            assert_rows([check.not_none(checkpoint)], [row])
+            checkpoint = check.get_checkpoint(self.saver, self.config(key, row))
+            assert_rows([checkpoint], [row])
 
     @invariant()
     def check_threads(self) -> None:
@@ -527,17 +521,16 @@ class SaverMachine(RuleBasedStateMachine):
             if rows[-1].is_interrupted():
                 interrupted.append(key)
 
-        check.assert_any_order(saver.threads(), namespaces, "threads")
+        check.assert_threads(saver, *namespaces)
 
         known = {*namespaces, *self.versions}
-        listed = saver.threads(released=True)
-        check.assert_any_order(listed, known, "threads and released threads")
+        check.assert_threads(saver, *known, released=True)
 
         for thread, expected in namespaces.items():
-            found = saver.namespaces(thread)
-            check.assert_any_order(found, expected, "namespaces")
+            check.assert_namespaces(saver, *expected, thread=thread)
 
-        reported = [(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in saver.interrupts()]
+        waiting = saver.interrupts()
+        reported = [(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in waiting]
         check.assert_any_order(reported, interrupted, "interrupts")
 
     @rule(key=histories)

@@ -61,12 +61,16 @@ def test_what_no_config_is(wrong):
         RunnableConfig.of(wrong)
 
 
-@pytest.mark.parametrize("name", ["max_iterations", "max_concurrency"])
-def test_a_limit_lets_something_run(name):
+@pytest.mark.parametrize("name", ["max_iterations", "max_concurrency", "thread_id", "checkpoint_ns", "metadata"])
+def test_the_error_names_the_field_that_cannot_be_zero(name):
     with pytest.raises(ValueError, match=name):
         RunnableConfig(**{name: 0})
-    with pytest.raises(CheckpointerConfigurationError):
-        RunnableConfig(3)
+
+
+@pytest.mark.parametrize("wrong", [{"metadata": {5: 1}}, {"stream_mode": 5}, {"stream_mode": "chunks"}])
+def test_a_wrong_key_of_metadata_and_an_unknown_stream_mode_are_named(wrong):
+    with pytest.raises(ValueError, match=r"a key of metadata must be a str|there is no stream mode"):
+        RunnableConfig(**wrong)
 
 
 def test_with_methods_return_the_same_object_if_nothing_changes():
@@ -75,8 +79,6 @@ def test_with_methods_return_the_same_object_if_nothing_changes():
     assert config.with_check_point_id("c") is config
     other = config.with_stream_mode("snapshots").with_check_point_id(None)
     assert (other.stream_mode, other.checkpoint_id, other.thread_id) == (StreamMode.SNAPSHOTS, None, "t")
-    with pytest.raises(ValueError):
-        RunnableConfig(stream_mode="chunks")
 
 
 # --- CompileConfig ----------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ class LimitsBeforeItCompares(MemorySaver):
 
 DECLARED = {
     "lists_namespaces": (
-        "test_copy_copies_the_whole_history",
+        "test_copy_copies_every_namespace",
         "test_namespaces_lists_those_with_checkpoints",
         "test_prune_counts_each_namespace_separately",
         "test_search_compares_metadata",

@@ -28,7 +28,7 @@ from graphkit._values.codec.type_registry import (
     explain_unknown,
     type_name,
 )
-from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet, kind_of
+from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, PLAIN_CONTAINERS, FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
 
 MAX_DEPTH: Final = 500
@@ -42,9 +42,6 @@ MAKE_PLACEHOLDER: Final[ContextVar[Callable[[Flavour, str, tuple[Any, ...]], typ
 
 It gets the flavour and the name of the type, and the names of the value's fields, or what the Enum stores.
 """
-
-PLAIN_CONTAINERS: Final = frozenset({FrozenList, FrozenDict})
-"""Containers that msgpack has, too, if their `kind` is PLAIN."""
 
 # The marks in stored data, which never change; `Codec` documents them.
 MAP, TUPLE, SET, FROZENSET, ENUM, NAMEDTUPLE, DATACLASS, PYDANTIC = range(8)

@@ -45,20 +45,12 @@ def is_native(key: object) -> bool:
     return type(encode_native(key)) is not ExtType
 
 
-def _read_int(data: bytes) -> int:
-    return int.from_bytes(data, "big", signed=True)
-
-
 def _encode_text(value: str) -> bytes:
     return value.encode("utf-8", "surrogatepass")
 
 
 def _decode_text(data: bytes) -> str:
     return str(data, "utf-8", "surrogatepass")
-
-
-def _write_decimal(value: Any) -> ExtType:
-    return ExtType(DECIMAL, str(value).encode("ascii"))
 
 
 def _read_decimal(data: bytes) -> Any:
@@ -133,10 +125,6 @@ def _is_zone_key(key: str | None) -> bool:
 # --- UUIDs and paths --------------------------------------------------------------------------------------------------
 
 
-def _write_uuid(value: Any) -> ExtType:
-    return ExtType(UUID, value.bytes)
-
-
 def _read_uuid(data: bytes) -> Any:
     from uuid import UUID
 
@@ -163,7 +151,7 @@ def _read_path(data: bytes) -> Any:
 
 
 READERS: Final[dict[int, Callable[[bytes], Any]]] = {
-    INT: _read_int,
+    INT: lambda data: int.from_bytes(data, "big", signed=True),
     STR: _decode_text,
     ZONE: _read_zone,
     UUID: _read_uuid,
@@ -178,8 +166,8 @@ _encoders: Final[dict[type, Callable[[Any], ExtType]]] = {
 }
 """The functions that write the objects of a class; those of `_LATE` once they are known."""
 _LATE: Final[dict[str, tuple[str, Callable[[Any], ExtType]]]] = {
-    "Decimal": ("decimal", _write_decimal),
-    "UUID": ("uuid", _write_uuid),
+    "Decimal": ("decimal", lambda value: ExtType(DECIMAL, str(value).encode("ascii"))),
+    "UUID": ("uuid", lambda value: ExtType(UUID, value.bytes)),
     "ZoneInfo": ("zoneinfo", _write_zone),
 }
 """The same by the names of classes, with their modules. Never imports these: one that is not imported has no

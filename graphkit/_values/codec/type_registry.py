@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, final
@@ -83,17 +84,16 @@ class ApplicationType:
             except AttributeError:
                 if name not in self.optional:
                     raise FieldsError(f"its field {name!r} has no value") from None
-        others = [name for name in getattr(value, "__dict__", {}) if name not in fields]
-        if others:
-            from functools import cached_property
-
-            bases = type(value).__mro__
-            caches = {name for name in others for base in bases if isinstance(base.__dict__.get(name), cached_property)}
-            others = [name for name in others if name not in caches]  # a restored object computes these again
+        attributes = getattr(value, "__dict__", {})
+        others = [name for name in attributes if name not in fields and not self._is_cached_property(name)]
         others += [name for name in self.slots if hasattr(value, name)]
         if others:
             raise FieldsError(f"its attribute {others[0]!r} is not a field, and would be lost; make it a field")
         return fields
+
+    def _is_cached_property(self, name: str) -> bool:
+        """Return whether an attribute is the result of a cached property, which a restored object computes again."""
+        return any(isinstance(vars(base).get(name), cached_property) for base in self.cls.__mro__)
 
     def make(
         self,

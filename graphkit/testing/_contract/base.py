@@ -14,7 +14,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
 from graphkit.testing import _check as check
-from graphkit.testing._values import CONFIG, application_types
+from graphkit.testing._values import CONFIG, application_types, put_checkpoint
 
 if TYPE_CHECKING:
     from unittest.case import _AssertRaisesContext as Raises
@@ -86,6 +86,12 @@ class ContractTests:
         saver.register_types(*application_types())
         return saver
 
+    def open_with_checkpoint(self, *needed: Quality) -> BaseCheckpointSaver:
+        """Return a new saver with one checkpoint, in the thread "t"; see `open`."""
+        saver = self.open(*needed)
+        put_checkpoint(saver)
+        return saver
+
     def open_again(self, saver: S) -> S:
         """Return another saver on the same store that knows the contract's types."""
         other = cast("S", self.reopen(saver))
@@ -108,41 +114,37 @@ class ContractTests:
         return saver
 
     def assert_history(
-        self, saver: BaseCheckpointSaver, config: RunnableConfig, oldest_first: Sequence[Checkpoint]
+        self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint], config: RunnableConfig = CONFIG
     ) -> None:
         """Assert that a history holds exactly these checkpoints.
 
         Reads the history in every way, through this object and another one.
         """
-        newest_first = oldest_first[::-1]
-        expected_ids = check.get_ids(newest_first)
+        expected_ids = check.get_ids(oldest_first[::-1])
 
         for reader in self.readers_of(saver):
-            listed = reader.list(config)
-            check.assert_equal(check.get_ids(listed), expected_ids, "the ids of list")
+            check.assert_listed(reader, oldest_first, config)
 
             infos = reader.history(config)
             check.assert_equal(check.get_ids(infos), expected_ids, "the ids of history")
 
-            for checkpoint, expected in zip(listed, newest_first, strict=True):
-                check.assert_same_checkpoint(checkpoint, expected)
-
+            for expected in oldest_first:
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
-                check.assert_checkpoint(reader, checkpoint_config, expected)
+                check.assert_checkpoint(reader, expected, checkpoint_config)
 
-            if newest_first:
-                check.assert_checkpoint(reader, config, newest_first[0])
+            if oldest_first:
+                check.assert_checkpoint(reader, oldest_first[-1], config)
             else:
                 check.assert_missing(reader, config)
 
     @contextmanager
     def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Raises[E]]:
         """Assert that the block raises an error and changes nothing of the thread "t"."""
-        with self.assert_unchanged(saver, CONFIG), self.raises(kind) as caught:
+        with self.assert_unchanged(saver), self.raises(kind) as caught:
             yield caught
 
     @contextmanager
-    def assert_unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
+    def assert_unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> Iterator[None]:
         """Assert that the block changes nothing of a history."""
         before = read_everything(saver, config)
         yield

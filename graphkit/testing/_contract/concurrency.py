@@ -26,12 +26,13 @@ from graphkit.testing._values import (
     OTHER,
     UNKNOWN,
     config_of,
-    extend_list,
     grow_list,
     made,
     make_interrupt,
     put_checkpoint,
+    put_extended,
     put_state,
+    replace_state,
 )
 
 
@@ -80,13 +81,13 @@ class LockTests(ContractTests):
         check.assert_equal(last.is_cancelled, True)
         check.assert_equal(last.state, {"n": 1, "accepted": True}, "the last state")
         for reader in (saver, other):
-            check.assert_statuses(reader, CONFIG, "cancelled", "")
+            check.assert_statuses(reader, "cancelled", "")
             self.assert_unlocked(reader, CONFIG)
 
     def test_is_run_locked_reports_a_held_lock(self) -> None:
         """`is_run_locked` looks at the run lock without taking it; `history` then says "running"."""
-        saver, other = self.open_two()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
+        other = self.open_again(saver)
 
         for reader in (saver, other):
             _assert_reported(reader, is_locked=False)
@@ -120,7 +121,7 @@ class LockTests(ContractTests):
     def test_the_holder_may_reenter_the_lock_and_use_the_thread(self) -> None:
         """`run_lock`, `copy`, `release` and `delete` do not wait for their own caller."""
         saver, other = self.open_two()
-        put_checkpoint(saver)
+        checkpoint = put_checkpoint(saver)
 
         with saver.run_lock(CONFIG):
             with saver.run_lock(CONFIG, 0), saver.run_lock(NESTED, 0):
@@ -130,7 +131,7 @@ class LockTests(ContractTests):
 
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
-            check.assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
+            check.assert_released(tag, [checkpoint])
 
             put_checkpoint(saver)
             check.same(saver.delete("t"), True, "delete")
@@ -143,7 +144,7 @@ class LockTests(ContractTests):
     def test_a_node_may_reenter_the_lock_of_its_run(self) -> None:
         """A node may do with the thread of its run what the run itself may do."""
         saver, other = self.open_two()
-        put_checkpoint(saver)
+        checkpoint = put_checkpoint(saver)
 
         held_locks = frozenset({saver.run_lock_key(CONFIG)})
         context = NodeContext("node", (), held_locks)
@@ -155,7 +156,7 @@ class LockTests(ContractTests):
             self.assert_locked(other, CONFIG)
 
             tag = saver.release(CONFIG)
-            check.assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
+            check.assert_released(tag, [checkpoint])
             other.delete("t")
             self.assert_locked(other, CONFIG)
 
@@ -208,7 +209,7 @@ class LockTests(ContractTests):
     def assert_waits_for_a_run(self, saver: BaseCheckpointSaver, call: Callable[..., object], *args: Any) -> None:
         """Assert that a call changes nothing until the run lock of "t" is free, and then returns."""
         with ThreadPoolExecutor(1) as pool:
-            with saver.run_lock(CONFIG), self.assert_unchanged(saver, CONFIG):
+            with saver.run_lock(CONFIG), self.assert_unchanged(saver):
                 waiter = pool.submit(call, *args)
                 with self.raises(TimeoutError):
                     waiter.result(0.1)
@@ -235,7 +236,7 @@ def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
         check.assert_equal(reported, is_locked, "is_run_locked in another thread")
 
     expected_status = "running" if is_locked else "stalled"
-    check.assert_statuses(reader, CONFIG, expected_status)
+    check.assert_statuses(reader, expected_status)
     check.assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
 
 
@@ -256,38 +257,34 @@ class ConcurrencyTests(ContractTests):
         # Half of the writers share a saver object; the others have one each.
         savers = [saver if n % 2 else self.open_again(saver) for n in range(6)]
 
-        def write(writer: int) -> list[str]:
-            ids = []
+        def write(number: int) -> list[Checkpoint]:
+            writer = savers[number]
+            written = []
 
             for n in range(10):
-                checkpoint = put_state(savers[writer], _make_writer_state(writer, n))
-                ids.append(checkpoint.id)
+                checkpoint = put_state(writer, {"who": [number, n], "text": "x" * n})
+                written.append(checkpoint)
 
                 # The writer itself reads the checkpoint immediately.
-                listed = savers[writer].list(CONFIG)
-                states = {loaded.id: loaded.state for loaded in listed}
-                is_listed = checkpoint.id in states
+                states = {loaded.id: loaded.state for loaded in writer.list(CONFIG)}
+                check.same(states.get(checkpoint.id), checkpoint.state, "the state that was put")
 
-                check.assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
-                check.same(states[checkpoint.id], checkpoint.state)
+            return written
 
-            return ids
-
-        ids_by_writer = _run_concurrently(write, len(savers))
+        written_by_writer = _run_concurrently(write, len(savers))
 
         for reader in self.readers_of(saver):
-            listed = reader.list(CONFIG)
-            order = check.get_ids(reversed(listed))
+            history = reader.list(CONFIG)
+            check.assert_length(history, 60, "the checkpoints of list")
 
-            check.assert_length(order, 60)
+            # The history has the checkpoints of each writer in the order of its puts.
+            for written in written_by_writer:
+                ids = check.get_ids(written)
+                own = [checkpoint for checkpoint in history if checkpoint.id in ids]
+                check.assert_checkpoints(own, written)
 
-            for writer, ids in enumerate(ids_by_writer):
-                own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
-                check.assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
-
-                for n, checkpoint_id in enumerate(ids):
-                    config = RunnableConfig("t", checkpoint_id)
-                    check.assert_state(reader, config, _make_writer_state(writer, n))
+                for checkpoint in written:
+                    check.assert_checkpoint(reader, checkpoint, config_of(checkpoint))
 
     def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
         """`put` may be called for several threads at once."""
@@ -295,18 +292,17 @@ class ConcurrencyTests(ContractTests):
 
         def write(number: int) -> list[Checkpoint]:
             config = RunnableConfig(f"thread {number}")
-            return grow_list(saver, config, 12)
+            return grow_list(saver, 12, config)
 
         histories = _run_concurrently(write, 8)
 
         for number, history in enumerate(histories):
             config = RunnableConfig(f"thread {number}")
-            self.assert_history(saver, config, history)
+            self.assert_history(saver, history, config)
 
     def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:
         """`put_writes` and `add_tags` may be called by several threads at once."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
 
         def write(number: int) -> None:
             for n in range(5):
@@ -327,47 +323,46 @@ class ConcurrencyTests(ContractTests):
     def test_two_savers_on_one_store_read_each_other_immediately(self) -> None:
         """What one saver object has written, another one on the store reads at once."""
         saver, other = self.open_two()
+        checkpoints = []
 
         for number in range(6):
             # The two take turns, and both read each time, so that each may have cached an older history.
             writer = other if number % 2 else saver
-            state = {"list": [*range(number)]}
-            checkpoint = put_state(writer, state)
+            checkpoint = put_state(writer, {"list": [*range(number)]})
+            checkpoints.append(checkpoint)
             writer.put_writes(CONFIG, {"w": number})
             writer.add_tags(CONFIG, f"tag {number}")
 
             for reader in (saver, other):
-                check.assert_checkpoint(reader, CONFIG, checkpoint)
-                check.assert_writes(reader, CONFIG, {"w": number})
-                check.assert_tags(reader, CONFIG, f"tag {number}")
-                check.assert_length(reader.list(CONFIG), number + 1, "the checkpoints of list")
-                summary = check.not_none(reader.summary(CONFIG), "summary")
+                check.assert_checkpoint(reader, checkpoint)
+                check.assert_writes(reader, {"w": number})
+                check.assert_tags(reader, f"tag {number}")
+                check.assert_listed(reader, checkpoints)
+                summary = check.get_summary(reader)
                 check.assert_equal(summary.checkpoints, number + 1, "the checkpoints of the summary")
 
         # Changes that build on a checkpoint that the other saver put.
-        following = extend_list(checkpoint, "x")
-        saver.put(CONFIG, following)
-        last = extend_list(following, "y")
-        other.put(CONFIG, last)
-        check.assert_checkpoint(saver, CONFIG, last)
+        following = put_extended(saver, checkpoint, "x")
+        last = put_extended(other, following, "y")
+        check.assert_checkpoint(saver, last)
 
     def test_what_another_saver_replaces_or_releases_is_read_no_more(self) -> None:
         """What one saver object has replaced or released, another one on the store does not return."""
         saver, other = self.open_two()
-        first, last = grow_list(saver, CONFIG, 2)
+        first, last = grow_list(saver, 2)
         first_config = config_of(first)
-        check.assert_checkpoint(saver, first_config, first)
-        check.assert_checkpoint(saver, CONFIG, last)
+        check.assert_checkpoint(saver, first, first_config)
+        check.assert_checkpoint(saver, last)
 
-        replacement = put_state(other, {"list": "replaced"}, first_config, id=first.id)
-        check.assert_checkpoint(saver, first_config, replacement)
+        replacement = replace_state(other, first, {"list": "replaced"})
+        check.assert_checkpoint(saver, replacement, first_config)
 
         tag = other.release(CONFIG)
-        check.assert_checkpoints(tag.checkpoints, [replacement, last])
+        check.assert_released(tag, [replacement, last])
         check.assert_missing(saver)
 
         fresh = put_checkpoint(saver)
-        check.assert_checkpoint(other, CONFIG, fresh)
+        check.assert_checkpoint(other, fresh)
 
     def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
         """`list` reads what another program has put into the store."""
@@ -376,12 +371,12 @@ class ConcurrencyTests(ContractTests):
         planted = made({"list": [1, (2,), 3]})
         if not self.plant(saver, CONFIG, planted):
             self.skip("`plant` is not implemented")
-        self.assert_history(saver, CONFIG, [first, planted])
+        self.assert_history(saver, [first, planted])
 
     def test_a_put_is_visible_without_the_saver(self) -> None:
         """Another program reads from the store what `put` has written."""
         saver = self.open()
-        grow_list(saver, CONFIG, 3)
+        grow_list(saver, 3)
         states = self.peek(saver, CONFIG)
         if states is None:
             self.skip("`peek` is not implemented")
@@ -428,14 +423,9 @@ class ConcurrencyTests(ContractTests):
         with self.raises(CheckpointNotFoundError):
             await saver.aput(UNKNOWN, second)
 
-        tag = await saver.arelease(CONFIG)
-        check.assert_checkpoints(tag.checkpoints, [second])
+        check.assert_released(await saver.arelease(CONFIG), [second])
         check.same(await saver.adelete("u"), True, "adelete")
         check.same(await saver.aget(OTHER), None)
-
-
-def _make_writer_state(writer: int, number: int) -> dict[str, object]:
-    return {"who": [writer, number], "text": "x" * number}
 
 
 def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, timezone
 
-from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
+from graphkit._records.config import END, START, ConfigLike, RunnableConfig
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
@@ -16,12 +16,13 @@ from graphkit.testing._values import (
     UNKNOWN,
     config_of,
     derive,
-    extend_list,
     grow_list,
     made,
     put_all,
     put_checkpoint,
+    put_extended,
     put_state,
+    replace_state,
 )
 
 
@@ -34,16 +35,16 @@ class HistoryTests(ContractTests):
         """Every method that reads answers for a thread that does not exist, and raises nothing."""
         saver = self.open()
 
-        self.assert_history(saver, CONFIG, [])
+        self.assert_history(saver, [])
         check.assert_missing(saver, UNKNOWN)
-        check.assert_no_writes(saver, CONFIG)
-        check.assert_tags(saver, CONFIG)
-        check.assert_length(saver.namespaces("t"), 0, "namespaces")
+        check.assert_no_writes(saver)
+        check.assert_tags(saver)
+        check.assert_namespaces(saver)
 
     def test_put_returns_the_config_with_the_new_id(self) -> None:
         """`put` returns the config that it was given, with the id of the new checkpoint."""
         saver = self.open()
-        config = NESTED.replace(stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
+        config = NESTED.replace(max_iterations=7, metadata={"user": 7})
         checkpoint = made({"x": 1})
 
         stored = saver.put(config, checkpoint)
@@ -51,7 +52,7 @@ class HistoryTests(ContractTests):
         # Every other option of the config is unchanged.
         expected = config.replace(checkpoint_id=checkpoint.id)
         check.assert_equal(stored, expected, "the config that put returned")
-        check.assert_checkpoint(saver, stored, checkpoint)
+        check.assert_checkpoint(saver, checkpoint, stored)
 
     def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
         """`list` and `history` return the checkpoint first that was put last."""
@@ -62,12 +63,10 @@ class HistoryTests(ContractTests):
         # Ids and times descend while the checkpoints are put.
         for n in range(5):
             earlier = now - timedelta(hours=n)
-            checkpoint = made({"n": n}, id=f"id {9 - n}", created_at=earlier)
+            checkpoint = put_checkpoint(saver, id=f"id {9 - n}", created_at=earlier)
             checkpoints.append(checkpoint)
 
-        put_all(saver, CONFIG, checkpoints)
-
-        self.assert_history(saver, CONFIG, checkpoints)
+        self.assert_history(saver, checkpoints)
 
     def test_get_by_id(self) -> None:
         """`get` returns the checkpoint that the config names, in its own thread and namespace only."""
@@ -76,12 +75,12 @@ class HistoryTests(ContractTests):
         second = put_checkpoint(saver)
         other = put_checkpoint(saver, OTHER)
 
-        check.assert_checkpoint(saver, config_of(first), first)
+        check.assert_checkpoint(saver, first, config_of(first))
         # An id is valid in its own thread and namespace only.
         check.assert_missing(saver, config_of(other))
         check.assert_missing(saver, RunnableConfig("t", first.id, "elsewhere"))
         # A list has the whole history all the same.
-        check.assert_checkpoints(saver.list(config_of(first)), [first, second])
+        check.assert_listed(saver, [first, second], config_of(first))
         # The empty string is an id, unlike None.
         check.assert_missing(saver, RunnableConfig("t", ""))
 
@@ -97,9 +96,9 @@ class HistoryTests(ContractTests):
             made({"x": None}, node_id="last", next_node_id=END, metadata=metadata),
         ]
 
-        put_all(saver, CONFIG, checkpoints)
+        put_all(saver, checkpoints)
 
-        self.assert_history(saver, CONFIG, checkpoints)
+        self.assert_history(saver, checkpoints)
 
     def test_a_config_without_a_thread_id_uses_the_default_thread(self) -> None:
         """Without a thread id, `list`, `get` and `put` use the thread `THREAD_ID_DEFAULT`."""
@@ -113,13 +112,13 @@ class HistoryTests(ContractTests):
         spellings: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, default]
 
         for config in spellings:
-            check.assert_checkpoints(saver.list(config), [first])
-            check.assert_checkpoint(saver, config, first)
+            check.assert_listed(saver, [first], config)
+            check.assert_checkpoint(saver, first, config)
 
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
 
-        self.assert_history(saver, default, [first, second])
+        self.assert_history(saver, [first, second], default)
         check.assert_missing(saver, RunnableConfig("default"))
 
     def test_a_langgraph_config_is_accepted(self) -> None:
@@ -135,13 +134,13 @@ class HistoryTests(ContractTests):
         saver.put(latest_config, second)
 
         check.assert_equal(stored["configurable"]["checkpoint_id"], first.id, "the id in the config that put returned")
-        check.assert_checkpoint(saver, first_config, first)
-        check.assert_checkpoint(saver, latest_config, second)
-        check.assert_checkpoint(saver, NESTED, second)
+        check.assert_checkpoint(saver, first, first_config)
+        check.assert_checkpoint(saver, second, latest_config)
+        check.assert_checkpoint(saver, second, NESTED)
 
         replacement = made({"n": 3})
         saver.put(first_config, replacement)
-        self.assert_history(saver, NESTED, [replacement, second])
+        self.assert_history(saver, [replacement, second], NESTED)
 
     # Replacing
 
@@ -149,7 +148,7 @@ class HistoryTests(ContractTests):
         """`put` with the id of a checkpoint replaces it where it stands, and no later state changes."""
         # A saver that stores changes must not lose the state on which later changes build.
         saver = self.open()
-        checkpoints = grow_list(saver, CONFIG, 8)
+        checkpoints = grow_list(saver, 8)
 
         for position in (3, 0, 7):
             config = config_of(checkpoints[position])
@@ -159,11 +158,10 @@ class HistoryTests(ContractTests):
 
             check.assert_equal(stored, config, "the config that put returned")
             checkpoints[position] = replacement
-            self.assert_history(saver, CONFIG, checkpoints)
+            self.assert_history(saver, checkpoints)
 
-        derived = extend_list(checkpoints[-1], "next")
-        saver.put(CONFIG, derived)
-        self.assert_history(saver, CONFIG, [*checkpoints, derived])
+        derived = put_extended(saver, checkpoints[-1], "next")
+        self.assert_history(saver, [*checkpoints, derived])
 
     def test_replace_may_change_the_id(self) -> None:
         """The checkpoint that `put` replaces may get another id; the old one is then unknown."""
@@ -178,15 +176,14 @@ class HistoryTests(ContractTests):
 
         # put returns the config that it was given, with the old id.
         check.assert_equal(stored, old_config, "the config that put returned")
-        self.assert_history(saver, CONFIG, [first, replacement, last])
+        self.assert_history(saver, [first, replacement, last])
         check.assert_missing(saver, old_config)
         with self.raises(CheckpointNotFoundError):
             put_checkpoint(saver, old_config)
 
     def test_replace_of_an_unknown_checkpoint_raises(self) -> None:
         """`put` with an unknown id raises CheckpointNotFoundError and changes nothing."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
             put_checkpoint(saver, UNKNOWN)
         check.assert_equal(caught.exception.thread_id, "t")
@@ -212,9 +209,9 @@ class HistoryTests(ContractTests):
 
         expected = [first, second, again, third, again]
         for reader in self.readers_of(saver):
-            check.assert_checkpoints(reader.list(CONFIG), expected)
-            check.assert_checkpoint(reader, CONFIG, again)
-            check.assert_checkpoint(reader, config_of(first), again)
+            check.assert_listed(reader, expected)
+            check.assert_checkpoint(reader, again)
+            check.assert_checkpoint(reader, again, config_of(first))
 
         # A state may still derive from that of the oldest.
         derived = derive(first, {"m": 6})
@@ -222,7 +219,7 @@ class HistoryTests(ContractTests):
 
         expected.append(derived)
         for reader in self.readers_of(saver):
-            check.assert_checkpoints(reader.list(CONFIG), expected)
+            check.assert_listed(reader, expected)
 
     def test_a_listing_has_no_state_of_a_replacement(self) -> None:
         """What `list` has returned never shows the state of another checkpoint."""
@@ -234,7 +231,7 @@ class HistoryTests(ContractTests):
         replaced = put_state(saver, {"n": "replaced"})
         listed = saver.list(CONFIG)
 
-        put_state(saver, {"n": "replacement"}, config_of(replaced), id=replaced.id)
+        replace_state(saver, replaced, {"n": "replacement"})
         saver.prune("t", keep_last=3)
 
         newest, *middle, oldest = listed
@@ -256,7 +253,7 @@ class HistoryTests(ContractTests):
             made({"n": 2}, node_id="x", next_node_id=None, parent_id="p"),
             made({"n": 3}, node_id="y", next_node_id=END),
         ]
-        put_all(saver, NESTED, checkpoints)
+        put_all(saver, checkpoints, NESTED)
 
         for reader in self.readers_of(saver):
             infos = reader.history(NESTED)
@@ -267,8 +264,8 @@ class HistoryTests(ContractTests):
                 check.assert_equal(info.tags, (), "tags")
                 check.assert_instance(info.size, int)
                 check.assert_at_least(info.size, 0)
-                for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
-                    expected = getattr(checkpoint, name)
-                    check.same(getattr(info, name), expected, name)
+                check.assert_same_fields(
+                    info, checkpoint, "id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"
+                )
 
-            check.assert_statuses(reader, NESTED, "finished", "", "")
+            check.assert_statuses(reader, "finished", "", "", config=NESTED)

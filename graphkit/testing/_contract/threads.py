@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
-from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig, ThreadLike
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
@@ -19,6 +21,7 @@ from graphkit.testing._values import (
     OTHER,
     config_of,
     grow_list,
+    in_namespace,
     made,
     put_checkpoint,
     put_state,
@@ -33,26 +36,23 @@ class ThreadTests(ContractTests):
     def test_release_returns_the_history_and_empties_the_thread(self) -> None:
         """`release` returns the history of the thread and leaves nothing of it, pending writes included."""
         saver = self.open()
-        other_config = RunnableConfig("other")
-        checkpoints = grow_list(saver, CONFIG, 4)
+        checkpoints = grow_list(saver, 4)
         latest = checkpoints[-1]
         saver.put_writes(CONFIG, {"w": 1})
-        put_checkpoint(saver, other_config)
+        other = put_checkpoint(saver, OTHER)
 
         tag = saver.release(CONFIG)
 
-        check.assert_instance(tag, Tag)
-        check.assert_equal(tag.thread_id, "t")
-        check.assert_checkpoints(tag.checkpoints, checkpoints)
-        self.assert_history(saver, CONFIG, [])
-        check.assert_length(saver.list(other_config), 1, "the checkpoints of list")
+        check.assert_released(tag, checkpoints)
+        self.assert_history(saver, [])
+        check.assert_listed(saver, [other], OTHER)
 
         # The thread begins again, also if an id occurs again, and the tag does not change.
         fresh = put_checkpoint(saver, id=latest.id)
-        self.assert_history(saver, CONFIG, [fresh])
+        self.assert_history(saver, [fresh])
         for reader in self.readers_of(saver):
             check.assert_no_writes(reader, config_of(latest))
-        check.assert_same_checkpoint(tag.checkpoints[0], latest)
+        check.assert_released(tag, checkpoints)
 
     def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         """`release` of a thread that does not exist is no error."""
@@ -60,25 +60,24 @@ class ThreadTests(ContractTests):
 
         for _ in range(2):
             tag = saver.release(CONFIG)
-            check.assert_equal(tag.thread_id, "t")
-            check.assert_length(tag.checkpoints, 0, "the checkpoints of the tag")
-            check.assert_equal(tag.version, None, "the version of the tag")
+            check.assert_released(tag, [])
+            check.assert_version(tag, None)
 
         check.assert_missing(saver)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         """`release` empties all namespaces of a thread, whichever the config names."""
         saver = self.open()
-        inner_config = RunnableConfig("t", checkpoint_ns="n/m")
+        inner_config = in_namespace("n/m")
         root = put_checkpoint(saver)
         put_checkpoint(saver, inner_config)
 
         tag = saver.release(inner_config)
 
-        check.assert_checkpoints(tag.checkpoints, [root])
-        self.assert_history(saver, CONFIG, [])
-        self.assert_history(saver, inner_config, [])
-        check.assert_length(saver.namespaces("t"), 0, "namespaces")
+        check.assert_released(tag, [root])
+        self.assert_history(saver, [])
+        self.assert_history(saver, [], inner_config)
+        check.assert_namespaces(saver)
 
     # Threads and namespaces
 
@@ -96,70 +95,64 @@ class ThreadTests(ContractTests):
                 history.append(checkpoint)
 
         for config in configs:
-            place = f"{config.thread}/{config.checkpoint_ns}"
-            saver.put_writes(config, {"w": place})
-            saver.add_tags(config, place)
+            saver.put_writes(config, {"w": repr(config)})
+            saver.add_tags(config, repr(config))
 
         replaced_config = configs[1].replace(checkpoint_id="a")
         histories[1][0] = put_checkpoint(saver, replaced_config, id="a")
 
         for history, config in zip(histories, configs, strict=True):
-            place = f"{config.thread}/{config.checkpoint_ns}"
-            self.assert_history(saver, config, history)
-            check.assert_writes(saver, config, {"w": place})
-            check.assert_tags(saver, config, place)
+            self.assert_history(saver, history, config)
+            check.assert_writes(saver, {"w": repr(config)}, config)
+            check.assert_tags(saver, repr(config), config=config)
 
     def test_namespaces_lists_those_with_checkpoints(self) -> None:
         """With `lists_namespaces`, `namespaces` finds every namespace of a thread."""
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
-            config = RunnableConfig("t", checkpoint_ns=namespace)
-            put_checkpoint(saver, config)
+            put_checkpoint(saver, in_namespace(namespace))
 
         for reader in self.readers_of(saver):
+            check.assert_namespaces(reader, "", "n", "n/m")
             # The namespace of a config does not restrict the list.
-            for thread in ("t", NESTED):
-                found = reader.namespaces(thread)
-                check.assert_any_order(found, ["", "n", "n/m"], "namespaces")
-
-            check.assert_length(reader.namespaces("u"), 0, "namespaces")
+            check.assert_namespaces(reader, "", "n", "n/m", thread=NESTED)
+            check.assert_namespaces(reader, thread="u")
 
     def test_any_string_is_a_thread_id(self) -> None:
         """Every string is a thread id of its own: empty, very long, a path, a lone surrogate."""
         saver = self.open()
-        for thread in HOSTILE_IDS:
-            put_state(saver, {"id": thread}, RunnableConfig(thread))
-
-        for reader in self.readers_of(saver):
-            for thread in HOSTILE_IDS:
-                config = RunnableConfig(thread)
-                (loaded,) = reader.list(config)
-                check.same(loaded.state, {"id": thread}, "state")
-
-                (info,) = reader.history(config)
-                check.assert_equal(info.thread_id, thread)
+        configs = map(RunnableConfig, HOSTILE_IDS)
+        histories = self.put_apart(saver, configs)
 
         # Releasing every second thread leaves the others, whose ids are similar.
-        for thread in HOSTILE_IDS[::2]:
-            tag = saver.release(RunnableConfig(thread))
-            check.assert_length(tag.checkpoints, 1, "the checkpoints of the tag")
+        for config, history in histories[::2]:
+            tag = saver.release(config)
+            check.assert_released(tag, history, config.thread)
+            history.clear()
 
-        for number, thread in enumerate(HOSTILE_IDS):
-            listed = saver.list(RunnableConfig(thread))
-            check.assert_length(listed, number % 2, "the checkpoints of list")
+        for config, history in histories:
+            check.assert_listed(saver, history, config)
 
     def test_any_string_is_a_namespace(self) -> None:
         """Every string is a namespace of its own: empty, very long, a path, a lone surrogate."""
-        saver = self.open()
-        for namespace in HOSTILE_IDS:
-            config = RunnableConfig("t", checkpoint_ns=namespace)
-            put_state(saver, {"id": namespace}, config)
+        configs = map(in_namespace, HOSTILE_IDS)
+        self.put_apart(self.open(), configs)
+
+    def put_apart(
+        self, saver: BaseCheckpointSaver, configs: Iterable[RunnableConfig]
+    ) -> list[tuple[RunnableConfig, list[Checkpoint]]]:
+        """Put a checkpoint in each history, and assert that each has its own only; return the histories."""
+        histories = [(config, [put_checkpoint(saver, config)]) for config in configs]
 
         for reader in self.readers_of(saver):
-            for namespace in HOSTILE_IDS:
-                config = RunnableConfig("t", checkpoint_ns=namespace)
-                (loaded,) = reader.list(config)
-                check.same(loaded.state, {"id": namespace}, "state")
+            for config, history in histories:
+                check.assert_listed(reader, history, config)
+
+                (info,) = reader.history(config)
+                check.assert_equal(info.thread_id, config.thread, "thread_id")
+                check.assert_equal(info.checkpoint_ns, config.checkpoint_ns, "checkpoint_ns")
+
+        return histories
 
     def test_threads_lists_those_with_checkpoints(self) -> None:
         """With `lists_threads`, `threads` finds every thread that has checkpoints, in any namespace."""
@@ -183,11 +176,11 @@ class ThreadTests(ContractTests):
         saver = self.open("lists_namespaces", "lists_threads")
         inner_config = RunnableConfig("only inside", checkpoint_ns="n")
 
-        for thread_id in ("t", "u", "$default"):
-            config = RunnableConfig(thread_id)
-            grow_list(saver, config, 3)
+        for config in (CONFIG, RunnableConfig("$default")):
+            grow_list(saver, 3, config)
             saver.put_writes(config, {"w": 1})
 
+        others = grow_list(saver, 3, OTHER)
         put_checkpoint(saver, NESTED)
         put_checkpoint(saver, inner_config)
 
@@ -202,20 +195,19 @@ class ThreadTests(ContractTests):
 
         reader = self.open_again(saver)
         check.assert_threads(reader, "u")
-        check.assert_length(saver.list(OTHER), 3, "the checkpoints of list")
-        self.assert_history(saver, CONFIG, [])
-        self.assert_history(saver, NESTED, [])
+        check.assert_listed(saver, others, OTHER)
+        self.assert_history(saver, [])
+        self.assert_history(saver, [], NESTED)
 
         fresh = put_checkpoint(saver)
-        self.assert_history(saver, CONFIG, [fresh])
-        check.assert_no_writes(saver, CONFIG)
+        self.assert_history(saver, [fresh])
+        check.assert_no_writes(saver)
 
     # Capabilities
 
     def test_undeclared_threads_and_size_raise(self) -> None:
         """Without `lists_threads` or `measures_size`, `threads` or `size` raises."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
         if not saver.lists_threads:
             with self.raises(CheckpointerConfigurationError):
                 saver.threads()
@@ -229,11 +221,11 @@ class ThreadTests(ContractTests):
     def test_an_unfinished_copy_is_incomplete_and_can_be_replaced(self) -> None:
         """A thread that a copy has begun and not ended has the status "incomplete"."""
         saver = self.open()
-        checkpoints = grow_list(saver, OTHER, 4)
+        checkpoints = grow_list(saver, 4, OTHER)
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
         for reader in self.readers_of(saver):
-            check.assert_statuses(reader, CONFIG, "incomplete")
+            check.assert_statuses(reader, "incomplete")
 
         # Every way to read the status agrees while the copy is under way.
         for checkpoint in checkpoints[:3]:
@@ -241,7 +233,7 @@ class ThreadTests(ContractTests):
 
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
-            summary = check.not_none(reader.summary(CONFIG), "summary")
+            summary = check.get_summary(reader)
 
             check.assert_equal(reader.history(CONFIG)[0].status, "incomplete")
             check.assert_equal(latest.status, "incomplete")
@@ -252,7 +244,7 @@ class ThreadTests(ContractTests):
 
         # The copy never finishes; another one replaces it.
         saver.copy("u", "t")
-        self.assert_history(saver, CONFIG, checkpoints)
+        self.assert_history(saver, checkpoints)
 
     # Size
 
@@ -289,38 +281,38 @@ class VersionTests(ContractTests):
         """With `HasVersions`, each `release` of checkpoints makes the next version."""
         saver = self.open_with(HasVersions)
         # A nested graph has the name of its node as its namespace: savers that do not list namespaces find it, too.
-        nested_config = RunnableConfig("t", checkpoint_ns="a")
-        first = grow_list(saver, CONFIG, 3)
+        nested_config = in_namespace("a")
+        first = grow_list(saver, 3)
         nested = put_checkpoint(saver, nested_config)
-        check.assert_equal(saver.release(CONFIG).version, 1, "the version of the tag")
+        check.assert_version(saver.release(CONFIG), 1)
 
         second = put_checkpoint(saver)
-        check.assert_equal(saver.release(CONFIG).version, 2, "the version of the tag")
+        check.assert_version(saver.release(CONFIG), 2)
         # The thread is empty now, so that there is nothing to keep.
-        check.same(saver.release(CONFIG).version, None, "the version of the tag")
+        check.assert_version(saver.release(CONFIG), None)
 
         for reader in self.readers_of(saver):
-            assert_versions(reader, "t", [1, 2])
-            assert_versions(reader, CONFIG, [1, 2])
+            assert_versions(reader, "t", 1, 2)
+            assert_versions(reader, CONFIG, 1, 2)
             check.assert_equal(reader.last_version_by_thread_id("t"), 2, "the last version")
             check.assert_equal(reader.get_version(CONFIG), "2", "the last version")
 
             tag = reader.tag(CONFIG, 1)
-            check.assert_equal(tag.thread_id, "t")
-            check.assert_equal(tag.version, 1, "the version of the tag")
-            check.assert_checkpoints(tag.checkpoints, first)
+            check.assert_version(tag, 1)
+            check.assert_released(tag, first)
 
             first_namespaces = reader.version_namespaces("t", 1)
             check.assert_any_order(first_namespaces, ["", "a"], "the namespaces of version 1")
             second_namespaces = reader.version_namespaces("t")
-            check.assert_sequence_equal(second_namespaces, [""])
-            check.assert_checkpoints(reader.tag(nested_config, 1).checkpoints, [nested])
+            check.assert_sequence_equal(second_namespaces, [""], "the namespaces of version 2")
+            nested_tag = reader.tag(nested_config, 1)
+            check.assert_released(nested_tag, [nested])
 
             # Without a number, the tag is the one of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                check.assert_equal(tag.version, 2, "the version of the tag")
-                check.assert_checkpoints(tag.checkpoints, [second])
+                check.assert_version(tag, 2)
+                check.assert_released(tag, [second])
 
     def test_a_version_keeps_its_states(self) -> None:
         """With `HasVersions`, a version does not change when the thread goes on."""
@@ -336,22 +328,20 @@ class VersionTests(ContractTests):
         saver.release(CONFIG)
         latest = put_checkpoint(saver, id=first.id)
 
-        check.assert_checkpoints(released.checkpoints, [first])
+        check.assert_released(released, [first])
         for reader in self.readers_of(saver):
-            first_tag = reader.tag(CONFIG, 1)
-            second_tag = reader.tag(CONFIG, 2)
-            check.assert_checkpoints(first_tag.checkpoints, [first])
-            check.assert_checkpoints(second_tag.checkpoints, [corrected])
-            check.assert_checkpoints(reader.list(CONFIG), [latest])
+            check.assert_released(reader.tag(CONFIG, 1), [first])
+            check.assert_released(reader.tag(CONFIG, 2), [corrected])
+            check.assert_listed(reader, [latest])
 
         # The second copy kept the version of its target. A copy brings none along.
         saver.copy("t", "u")
-        assert_versions(saver, "u", [])
+        assert_versions(saver, "u")
 
     def test_an_unknown_version_raises(self) -> None:
         """With `HasVersions`, `tag` and `version_namespaces` raise for a version that does not exist."""
         saver = self.open_with(HasVersions)
-        assert_versions(saver, "t", [])
+        assert_versions(saver, "t")
         check.same(saver.last_version_by_thread_id("t"), None, "last_version_by_thread_id")
         check.same(saver.get_version(CONFIG), None, "get_version")
 
@@ -366,25 +356,22 @@ class VersionTests(ContractTests):
             with self.raises(CheckpointNotFoundError):
                 saver.version_namespaces("t", version)
 
-        # A thread whose id looks like the name of a version is another thread.
-        with self.raises(CheckpointNotFoundError):
-            saver.tag(RunnableConfig("t-v1"), 1)
-
     def test_versions_of_threads_are_isolated(self) -> None:
         """With `HasVersions`, each thread has versions of its own, whatever its id."""
         saver = self.open_with(HasVersions)
+        histories = []
 
         for thread in HOSTILE_IDS:
             config = RunnableConfig(thread)
-            put_state(saver, {"id": thread}, config)
+            checkpoint = put_checkpoint(saver, config)
             saver.release(config)
+            histories.append((config, [checkpoint]))
 
-        for thread in HOSTILE_IDS:
-            config = RunnableConfig(thread)
-            assert_versions(saver, thread, [1])
+        for config, history in histories:
+            assert_versions(saver, config.thread, 1)
 
             tag = saver.tag(config, 1)
-            check.same(tag.checkpoints[0].state, {"id": thread})
+            check.assert_released(tag, history, config.thread)
             check.assert_missing(saver, config)
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
@@ -408,7 +395,7 @@ class VersionTests(ContractTests):
         # Deleting a thread deletes its versions.
         check.same(saver.delete("released"), True, "delete")
         check.same(saver.delete("released"), False, "delete")
-        assert_versions(saver, "released", [])
+        assert_versions(saver, "released")
         check.assert_threads(saver, "both", "live", released=True)
 
         with self.raises(CheckpointNotFoundError):
@@ -416,11 +403,10 @@ class VersionTests(ContractTests):
 
         # The versions of the new thread start at 1 again.
         put_checkpoint(saver, released)
-        tag = saver.release(released)
-        check.assert_equal(tag.version, 1, "the version of the tag")
+        check.assert_version(saver.release(released), 1)
 
 
-def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:
+def assert_versions(saver: Any, thread: Any, *expected: int) -> None:
     """Assert that a thread has exactly these versions."""
     versions = saver.versions_by_thread_id(thread)
     check.assert_sequence_equal(versions, expected, "versions")

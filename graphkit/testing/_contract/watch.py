@@ -15,7 +15,17 @@ from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import INTERVAL, TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, make_failure, make_interrupt, put_checkpoint
+from graphkit.testing._values import (
+    CONFIG,
+    OTHER,
+    UNKNOWN,
+    config_of,
+    in_namespace,
+    make_failure,
+    make_interrupt,
+    put_checkpoint,
+    put_interrupt,
+)
 
 
 class WatchTests(ContractTests):
@@ -37,7 +47,7 @@ class WatchTests(ContractTests):
             changes = _collect_until(watch, ids[-1])
 
         # Those from before the watch, and of the other thread, are not reported.
-        check.assert_equal(_get_checkpoint_ids(changes), ids, "the checkpoints of the changes")
+        _assert_checkpoints(changes, ids)
 
         for change in changes:
             check.assert_equal(change.kind, "checkpoint", "the kind of a change")
@@ -46,8 +56,7 @@ class WatchTests(ContractTests):
 
     def test_watch_reports_what_pending_writes_say(self) -> None:
         """`watch` reports interrupts, answers, timers, progress, failures and cancels."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
         interrupt = make_interrupt("x", {"why": 1})
         timer = {**interrupt, "due": datetime(2031, 4, 1, tzinfo=UTC)}
         failure = make_failure(at=1)
@@ -69,21 +78,19 @@ class WatchTests(ContractTests):
             assert_reported("task:b", {"node": "b"}, "progress", None, {"node_id": "b"})
             assert_reported("failure", failure, "failure", None, failure)
             assert_reported("cancelled", cancellation, "cancel", None, cancellation)
-            check.same(watch.get(0), None, "a further change")
+            _assert_no_change(watch)
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
         """`watch` of a named checkpoint begins with what was written after it."""
-        saver = self.open()
-        put_checkpoint(saver)
-        start_id = put_checkpoint(saver).id
-        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        saver = self.open_with_checkpoint()
+        start = put_checkpoint(saver)
+        put_interrupt(saver)
         later_ids = [put_checkpoint(saver).id for _ in range(3)]
 
         # The watch reports what happened since, including the writes of the checkpoint itself.
-        start = RunnableConfig("t", start_id)
-        with saver.watch(start, interval=INTERVAL) as watch:
+        with saver.watch(config_of(start), interval=INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
-        check.assert_equal(_get_checkpoint_ids(changes), later_ids, "the checkpoints of the changes")
+        _assert_checkpoints(changes, later_ids)
 
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
         check.assert_equal(interrupt_ids, ["i"])
@@ -93,18 +100,18 @@ class WatchTests(ContractTests):
 
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
         """`watch(latest=True)` begins with the latest checkpoint and its pending writes."""
-        saver = self.open()
-        _, _, latest = [put_checkpoint(saver) for _ in range(3)]
-        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        saver = self.open_with_checkpoint()
+        latest = put_checkpoint(saver)
+        put_interrupt(saver)
 
         with saver.watch("t", latest=True, interval=INTERVAL) as watch:
             first = _get_change(watch, "checkpoint")
-            check.assert_equal(_get_checkpoint_ids([first]), [latest.id], "the checkpoints of the changes")
+            _assert_checkpoints([first], [latest.id])
 
             # The checkpoint is followed by its pending writes, and by nothing else.
             second = _get_change(watch, "interrupt")
             check.assert_equal(second.id, "i", "id")
-            check.same(watch.get(0), None, "a further change")
+            _assert_no_change(watch)
 
     def test_watch_covers_all_threads(self) -> None:
         """With `lists_threads`, `watch` without a thread reports all threads, new ones included."""
@@ -120,19 +127,16 @@ class WatchTests(ContractTests):
             changes = _collect_until(watch, *ids)
 
         # Each thread is reported once, with its checkpoint.
-        reported_ids = _get_checkpoint_ids(changes)
-        check.assert_any_order(reported_ids, ids, "the checkpoints of the changes")
-
-        reported = [change.thread_id for change in changes]
-        check.assert_any_order(reported, thread_ids, "threads")
+        reported = [(change.thread_id, check.not_none(change.checkpoint).id) for change in changes]
+        check.assert_any_order(reported, zip(thread_ids, ids, strict=True), "the changes")
 
     def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
         """With `lists_namespaces`, `watch` of a namespace reports it and those below it."""
         saver = self.open("lists_namespaces")
         # "a/b" is nested in "a"; "ab" only starts with the same letter.
-        similar = RunnableConfig("t", checkpoint_ns="ab")
-        nested = RunnableConfig("t", checkpoint_ns="a/b")
-        namespace = RunnableConfig("t", checkpoint_ns="a")
+        similar = in_namespace("ab")
+        nested = in_namespace("a/b")
+        namespace = in_namespace("a")
         put_checkpoint(saver, similar)
 
         whole_thread = saver.watch("t", interval=INTERVAL)
@@ -143,16 +147,15 @@ class WatchTests(ContractTests):
             nested_id = put_checkpoint(saver, nested).id
             own_id = put_checkpoint(saver, namespace).id
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
-            check.assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"}, "the namespaces of the changes")
+            _assert_namespaces(changes, "ab", "a/b", "a")
 
             changes = _collect_until(one_namespace, nested_id, own_id)
-            check.assert_equal(_get_namespaces(changes), {"a/b", "a"}, "the namespaces of the changes")
-            check.same(one_namespace.get(0), None, "a further change")
+            _assert_namespaces(changes, "a/b", "a")
+            _assert_no_change(one_namespace)
 
     def test_watch_reports_release_and_delete(self) -> None:
         """`watch` reports that the thread was released or deleted."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
         # Without versions, nothing is left of a released thread.
         kind = "release" if isinstance(saver, HasVersions) else "delete"
 
@@ -176,45 +179,36 @@ class WatchTests(ContractTests):
         other = self.open_again(saver)
         put_checkpoint(other, OTHER, next_node_id=END)
         put_checkpoint(other)
-        other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        put_interrupt(other)
         put_checkpoint(other, next_node_id=END)
 
-        changes = _read_to_the_end(watch)
-        check.assert_equal(_get_kinds(changes), ["checkpoint", "interrupt", "checkpoint"], "the kinds of the changes")
-        last = changes[-1].to_dict()
-        check.assert_equal(last["status"], "finished")
-        check.assert_equal(last["next"], END)
-        check.assert_equal(watch.reached, "finished", "reached")
+        *_, last = _assert_ends(watch, "finished", "checkpoint", "interrupt", "checkpoint")
+        check.assert_equal(last.to_dict()["status"], "finished", "status")
+        check.assert_equal(last.to_dict()["next"], END, "next")
 
         # The thread has the status already.
         again = saver.watch("t", latest=True, interval=INTERVAL, until="finished")
-        check.assert_equal(_get_kinds(_read_to_the_end(again)), ["checkpoint"], "the kinds of the changes")
-        check.assert_equal(again.reached, "finished", "reached")
+        _assert_ends(again, "finished", "checkpoint")
 
         # The run of the thread is over, so that it does not fail any more.
         failed = saver.watch("t", interval=INTERVAL, until="failed")
-        check.assert_sequence_equal(_read_to_the_end(failed), [])
-        check.assert_equal(failed.reached, "finished", "reached")
+        _assert_ends(failed, "finished")
 
     def test_watch_ends_when_the_run_has_failed(self) -> None:
         """`watch(until=...)` ends when the run is over, whatever its status."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
         watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.put_writes(CONFIG, {"failure": make_failure(at=1)})
 
-        check.assert_equal(_get_kinds(_read_to_the_end(watch)), ["failure"], "the kinds of the changes")
-        check.assert_equal(watch.reached, "failed", "reached")
+        _assert_ends(watch, "failed", "failure")
 
     def test_watch_ends_when_the_thread_is_gone(self) -> None:
         """`watch(until=...)` ends when the thread is deleted."""
-        saver = self.open()
-        put_checkpoint(saver)
+        saver = self.open_with_checkpoint()
         watch = saver.watch("t", interval=INTERVAL, until="finished")
         saver.delete("t")
 
-        check.assert_equal(_get_kinds(_read_to_the_end(watch)), ["delete"], "the kinds of the changes")
-        check.assert_equal(watch.reached, None, "reached")
+        _assert_ends(watch, None, "delete")
 
     def test_watch_of_all_threads_ends_when_each_has_the_status(self) -> None:
         """With `lists_threads`, `watch(until=...)` of all threads waits for each of them."""
@@ -227,15 +221,15 @@ class WatchTests(ContractTests):
         put_checkpoint(saver, next_node_id=END)
         change = _get_change(watch, "checkpoint")
         check.assert_equal(change.thread_id, "t", "the thread_id of a change")
-        check.same(watch.get(0), None, "a further change")
+        _assert_no_change(watch)
         check.same(watch.reached, None, "reached")
 
         put_checkpoint(saver, new)
         put_checkpoint(saver, OTHER, next_node_id=END)
         put_checkpoint(saver, new, next_node_id=END)
-        changes = _read_to_the_end(watch)
-        check.assert_equal({change.thread_id for change in changes}, {"u", "new"})
-        check.assert_equal(watch.reached, "finished", "reached")
+        changes = _assert_ends(watch, "finished", "checkpoint", "checkpoint", "checkpoint")
+        reported = [change.thread_id for change in changes]
+        check.assert_any_order(reported, ["new", "new", "u"], "threads")
 
     # The life of a watch
 
@@ -271,8 +265,8 @@ class WatchTests(ContractTests):
         put_checkpoint(saver)
         check.same(saver.wait_for_resume("t"), True, "wait_for_resume")
 
-        interrupts = {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")}
-        saver.put_writes(CONFIG, interrupts)
+        put_interrupt(saver, "i")
+        put_interrupt(saver, "j")
         _assert_waiting(saver, 0)
 
         with ThreadPoolExecutor(1) as pool:
@@ -286,7 +280,7 @@ class WatchTests(ContractTests):
             check.assert_true(not waiter.done(), "wait_for_resume returned before the answer")
 
             other.put_writes(CONFIG, {"answer:j": 1})
-            check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
+            _assert_resumed(waiter)
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
         """`wait_for_resume` returns True when the run has moved past its interrupts."""
@@ -296,22 +290,21 @@ class WatchTests(ContractTests):
 
     def assert_ends_waiting(self, call: Callable[[BaseCheckpointSaver], object]) -> None:
         """Assert that `wait_for_resume` returns after a call of another saver."""
-        saver = self.open()
-        put_checkpoint(saver)
-        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+        saver = self.open_with_checkpoint()
+        put_interrupt(saver)
 
         with ThreadPoolExecutor(1) as pool:
             waiter = _start_waiting(pool, saver, "t")
             call(self.open_again(saver))
-            check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
+            _assert_resumed(waiter)
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
         """`wait_for_resume` waits for the interrupts of nested graphs, too."""
         saver = self.open()
-        subgraph = RunnableConfig("t", checkpoint_ns="sub")
+        subgraph = in_namespace("sub")
         put_checkpoint(saver)
         put_checkpoint(saver, subgraph)
-        saver.put_writes(subgraph, {"interrupt:i": make_interrupt("x")})
+        put_interrupt(saver, config=subgraph)
 
         # The root records where each interrupt is. That of k is in a store which this saver does
         # not know, so that only the root can record that it was answered.
@@ -324,12 +317,17 @@ class WatchTests(ContractTests):
             _assert_waiting(saver, 0.05)
 
             other.put_writes(CONFIG, {"inner:k": None})
-            check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
+            _assert_resumed(waiter)
 
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
     """Call `wait_for_resume` in another thread."""
     return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=INTERVAL)
+
+
+def _assert_resumed(waiter: Future[bool]) -> None:
+    """Assert that `wait_for_resume` ends before its timeout."""
+    check.same(waiter.result(TIMEOUT), True, "wait_for_resume")
 
 
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
@@ -351,14 +349,26 @@ def _get_change(watch: Watch, kind: str) -> Change:
     return change
 
 
-def _read_to_the_end(watch: Watch) -> list[Change]:
-    """Return the changes that a watch reports until it ends by itself, but those of the kind "idle"."""
+def _assert_no_change(watch: Watch) -> None:
+    """Assert that a watch has nothing more to report now."""
+    check.same(watch.get(0), None, "a further change")
+
+
+def _assert_ends(watch: Watch, reached: str | None, *kinds: str) -> list[Change]:
+    """Assert that a watch ends by itself, for which status, and after changes of which kinds; return these.
+
+    Changes of the kind "idle" do not count.
+    """
     changes: list[Change] = []
     deadline = monotonic() + TIMEOUT
     while (change := watch.get(max(0.0, deadline - monotonic()))) is not None:
         if change.kind != "idle":
             changes.append(change)
     check.assert_true(monotonic() < deadline, f"the watch did not end after {changes}")
+
+    reported = [change.kind for change in changes]
+    check.assert_equal(reported, [*kinds], "the kinds of the changes")
+    check.assert_equal(watch.reached, reached, "reached")
     return changes
 
 
@@ -376,14 +386,13 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     return changes
 
 
-def _get_kinds(changes: Iterable[Change]) -> list[str]:
-    return [change.kind for change in changes]
+def _assert_checkpoints(changes: Iterable[Change], expected: Iterable[str]) -> None:
+    """Assert which checkpoints were reported, by their ids and in their order."""
+    checkpoints = [check.not_none(change.checkpoint) for change in changes if change.kind == "checkpoint"]
+    check.assert_sequence_equal(check.get_ids(checkpoints), expected, "the checkpoints of the changes")
 
 
-def _get_checkpoint_ids(changes: Iterable[Change]) -> list[str]:
-    checkpoints = [change.checkpoint for change in changes if change.kind == "checkpoint"]
-    return [checkpoint.id for checkpoint in checkpoints if checkpoint is not None]
-
-
-def _get_namespaces(changes: Iterable[Change]) -> set[str]:
-    return {change.checkpoint_ns for change in changes}
+def _assert_namespaces(changes: Iterable[Change], *expected: str) -> None:
+    """Assert from which namespaces changes were reported."""
+    namespaces = {change.checkpoint_ns for change in changes}
+    check.assert_equal(namespaces, {*expected}, "the namespaces of the changes")

@@ -285,6 +285,19 @@ def test_a_key_id_of_any_text_is_named(open_saver):
     assert caught.value.key_id == key_id
 
 
+def test_a_database_that_took_the_place_of_a_sealed_one_is_marked_too(sqlite_opener, tmp_path):
+    with SqliteSaver(tmp_path / "plain.db", fsync="never") as plain:
+        plain.put(OTHER, made(0))
+    with sqlite_opener(cipher=NEW) as saver:
+        saver.put(CONFIG, made(1))
+        for path in tmp_path.glob("store.db-*"):
+            path.unlink()
+        (tmp_path / "plain.db").rename(saver.db_file)
+        saver.put(CONFIG, made(2))
+    with sqlite_opener() as plain, pytest.raises(CheckpointKeyError, match="'current'"):
+        plain.put(RunnableConfig("new"), made(3))
+
+
 # Rotation
 
 

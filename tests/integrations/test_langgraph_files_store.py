@@ -372,9 +372,7 @@ INDEX = {"dims": 3, "embed": embed_letters, "fields": ["text"]}
 
 @pytest.fixture(params=["numpy", "python"])
 def arithmetic(request, monkeypatch):
-    if request.param == "numpy":
-        pytest.importorskip("numpy")
-    else:
+    if request.param == "python":
         monkeypatch.setitem(sys.modules, "numpy", None)
         # LangGraph's store remembers what an earlier test has found.
         monkeypatch.setattr("langgraph.store.memory._check_numpy", lambda: False)

@@ -212,7 +212,8 @@ def with_damaged_records(whole, frames):
         rest = whole[second.end :]
         exchanged = following + span
         repeated = span + span + following
-        zeroed = bytes(first.size) + following
+        zeros = bytes(first.size)
+        zeroed = zeros + following
         for middle in (exchanged, following, repeated, zeroed):
             yield before + middle + rest
 
@@ -333,7 +334,8 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
         assert problem.state == "damaged"
         (file,) = saver.repair().files
         complete = [frame for frame in frames if frame.end <= cut]
-        assert file.kept == sum(frame.type == CHECKPOINT for frame in complete)
+        count = sum(frame.type == CHECKPOINT for frame in complete)
+        assert file.kept == count
         released = saver.tag(config)
         numbers = [checkpoint.state["n"] for checkpoint in released.checkpoints]
         assert numbers[::-1] == [*range(file.kept)]

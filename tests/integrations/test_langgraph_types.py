@@ -435,9 +435,11 @@ def test_types_are_made_by_their_constructors(tmp_path):
     values = {"secret": SecretStr("s"), "fancy": Fancy.ONE, "box": Box[int](item=1)}
     put(saver, derived=Derived("a"), client=client, **values)
     found = get(saver)
+    derived = found.pop("derived")
+    made = found.pop("client")
 
-    assert found.pop("derived").derived == "aa"
-    assert found.pop("client")._client is not client._client
+    assert derived.derived == "aa"
+    assert made._client is not client._client
     assert found == values
 
 

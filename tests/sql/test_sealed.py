@@ -39,7 +39,8 @@ def stored(saver):
     if isinstance(saver, FileSystemSaver):
         return b"".join(logs_of(saver).values())
     if isinstance(saver, SqliteSaver):
-        return b"".join(path.read_bytes() for path in Path(saver.db_file).parent.glob(f"{Path(saver.db_file).name}*"))
+        file = Path(saver.db_file)
+        return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
     dump = b""
     with psycopg.connect(saver._connection_string) as connection:
         tables = connection.execute(
@@ -185,7 +186,8 @@ def test_without_the_key_nothing_is_read_or_changed(store, wrong):
             READS[operation](saver)
         assert caught.value.key_id == "current", operation
         assert caught.value.has_keys is (wrong != "without")
-        assert read_history(store(cipher=NEW), CONFIG) == before
+        reader = store(cipher=NEW)
+        assert read_history(reader, CONFIG) == before
         assert logs_of(saver) == logs
 
 

@@ -149,6 +149,7 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path, sweep, kind, nam
     numbers = itertools.count()
 
     def prepare():
+        # Not mktemp: to number a directory, it looks at all of the session, and here are tens of thousands.
         store = Store(kind, tmp_path / str(next(numbers)))
         return store, Thread(store.saver)
 

@@ -5,7 +5,6 @@ import itertools
 import os
 import shutil
 import sys
-from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -126,14 +125,6 @@ def patient_observers():
     Outbox.close = lambda outbox, timeout=60.0: close(outbox, timeout)
     yield
     Outbox.close = close
-
-
-@pytest.fixture
-def impatient_observers(monkeypatch):
-    """Gives the observers of runs a twentieth of a second for each event."""
-    from graphkit._plan.events import Outbox
-
-    monkeypatch.setattr(Outbox, "close", partialmethod(Outbox.close, 0.05))
 
 
 @pytest.fixture(scope="session")

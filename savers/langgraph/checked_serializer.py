@@ -506,7 +506,8 @@ def _write_array(array: Any) -> tuple[int, Parts]:
     numpy = importlib.import_module("numpy")
     if array.dtype.hasobject or numpy.dtype(array.dtype.str) != array.dtype:
         raise RefusedValueError(f"numpy.ndarray of {array.dtype}", "only arrays of numbers, texts and times are stored")
-    if array.flags.c_contiguous:
+    # Of an array of times numpy gives no buffer.
+    if array.flags.c_contiguous and array.dtype.kind not in "mM":
         return NUMPY_ARRAY, (array.dtype.str, array.shape, "C", memoryview(array))
     order = "F" if array.flags.f_contiguous else "C"
     return NUMPY_ARRAY, (array.dtype.str, array.shape, order, array.tobytes(order="A"))

@@ -31,8 +31,7 @@ from savers._filesystem import log_bytes, rewrite, sync
 from savers._log import frame_log, log
 from savers._log.frame import SYNC
 from tests.disk.simfs import Disk, SimFS, few_of
-from tests.support.checkpoints import list_ids
-from tests.support.contents import describe, outline
+from tests.support.contents import describe, expect_alike, outline
 from tests.support.disks import failing, quiet
 
 PLACE = "/store"
@@ -708,24 +707,14 @@ class Crashes:
             view_here = partial(view, threads=[thread], namespaces=[namespace])
             for reader in (saver, open_saver(fs, self.fsync)):
                 expect_each(view_here(reader), here)
-                self._expect_alike(reader, config)
+                expect_alike(reader, config)
             saver.put(config, made(number))
             longer = [grown(expected, thread, namespace, number) for expected in here]
             expect_each(view_here(saver), longer)
-            self._expect_alike(saver, config)
+            expect_alike(saver, config)
             self._expect_early_or_none(saver, views, thread, namespace)
         if "damaged" in {file.state for file in saver.verify().problems}:
             raise Lost("a log is damaged")
-
-    @staticmethod
-    def _expect_alike(saver, config):
-        """Every way to read a history finds the same checkpoints."""
-        ids = list_ids(saver, config)
-        assert [info.id for info in saver.history(config)] == ids
-        summary = saver.summary(config)
-        latest = saver.get(config)
-        assert (summary.checkpoints if summary else 0) == len(ids)
-        assert (latest.id if latest else None) == (ids[0] if ids else None)
 
     @staticmethod
     def _views_of(views, thread, namespace):

@@ -13,8 +13,8 @@ from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.crashes import config_of, made, open_durable, open_saver, view
 from tests.disk.simfs import SimFS
-from tests.support.checkpoints import apply_update, list_ids, list_numbers, make_following
-from tests.support.contents import read_all
+from tests.support.checkpoints import apply_update, list_numbers, make_following
+from tests.support.contents import expect_alike, read_all
 from tests.support.disks import CHANGES, Fault, HookedIO, failing, quiet
 from tests.support.logs import locate_log
 
@@ -29,7 +29,7 @@ def _quiet():
 
 
 def ids(saver):
-    return list_ids(saver, CONFIG)[::-1]
+    return expect_alike(saver, CONFIG)[::-1]
 
 
 def begun(root, **options):
@@ -42,11 +42,8 @@ def begun(root, **options):
 
 def expect_everywhere(root, saver, expected):
     assert ids(saver) == expected
-    assert saver.get(CONFIG).id == expected[-1]
     with FileSystemSaver(root) as fresh:
         assert ids(fresh) == expected
-        assert fresh.get(CONFIG).id == expected[-1]
-        assert fresh.summary(CONFIG).checkpoints == len(expected)
         assert fresh.verify().ok
 
 
@@ -66,7 +63,6 @@ def test_a_put_whose_syncs_fail_is_not_in_the_history_and_tried_again_it_is_ther
         attempts += 1
         # Until the log can be cut back the saver itself must not show it.
         assert ids(saver) == ["c0", "c1"]
-        assert saver.get(CONFIG).id == "c1"
         if kinds == SYNCS:
             expect_everywhere(tmp_path, saver, ["c0", "c1"])
     saver.put(CONFIG, make({"n": 2}, id="c2"))

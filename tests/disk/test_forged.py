@@ -124,7 +124,8 @@ def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_p
         assert not report.ok or not any(map(is_damage, found)), found
         list_changes(saver, None)  # a watch of all threads passes over damage
         repair = saver.repair("t")
-        if not any(file.refused for file in repair.files):
+        is_refused = any(file.refused for file in repair.files)
+        if not is_refused:
             assert saver.verify().ok, saver.verify().problems
             for read in READINGS.values():
                 assert not is_damage(refused(partial(read, saver, CONFIG)))

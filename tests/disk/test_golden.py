@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import RunnableConfig
-from tests.disk.golden import make
+from tests.disk.golden import contents
 from tests.support.contents import outline
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).with_name("golden")
 def saver(request, tmp_path):
     """A copy, which may be written to."""
     shutil.copytree(GOLDEN / request.param, tmp_path / "store")
-    saver = make.saver_on(tmp_path / "store")
+    saver = contents.saver_on(tmp_path / "store")
     yield saver
     saver.close()
 
@@ -24,7 +24,7 @@ def saver(request, tmp_path):
 @pytest.fixture
 def expected(request, saver):
     """What is in it."""
-    return make.expected(request.node.callspec.params["saver"])
+    return contents.expected(request.node.callspec.params["saver"])
 
 
 @pytest.mark.requirement("L7", "P54")
@@ -36,17 +36,17 @@ def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
 
 
 def test_what_is_recorded_with_a_checkpoint_is_as_it_was(saver, expected):
-    at = RunnableConfig("replaced", checkpoint_id=make.checkpoint(2, {}).id)
-    assert saver.get_writes(at) == make.WRITES
+    at = RunnableConfig("replaced", checkpoint_id=contents.checkpoint(2, {}).id)
+    assert saver.get_writes(at) == contents.WRITES
     assert saver.tags_of(at) == ("two",)
     assert [waiting.id for waiting in saver.interrupts()] == ["i1"]
     for n in range(2):
-        at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
+        at = RunnableConfig("scattered", checkpoint_id=contents.checkpoint(n, {}).id)
         assert saver.get_writes(at) == {"late": n}
         assert saver.tags_of(at) == (f"tag {n}",)
     for checkpoint in expected.get(("early", "", None), ()):
         early = RunnableConfig("early", checkpoint_id=checkpoint.id)
-        assert saver.get_writes(early) == make.early_writes(checkpoint.metadata["step"])
+        assert saver.get_writes(early) == contents.early_writes(checkpoint.metadata["step"])
 
 
 def test_it_is_listed_and_well(saver, expected):
@@ -65,7 +65,7 @@ def test_it_can_be_written_to(saver):
     config = RunnableConfig("plain")
     latest = saver.get(config)
     more = [*latest.state["items"], "more"]
-    checkpoint = make.checkpoint(99, {"items": more})
+    checkpoint = contents.checkpoint(99, {"items": more})
     saver.put(config, checkpoint)
     saver.prune("plain", keep_last=20)
     newest, before, *_ = saver.list(config)

@@ -22,7 +22,7 @@ from tests.support.checkpoints import list_numbers
 BOUND = 2500
 
 
-# What breaks it: each a context manager
+# What breaks it: each a context manager; that of `within` serves once
 
 
 def without(target, name, new=lambda *_, **__: None):
@@ -175,76 +175,64 @@ def two_at_once():
 
 # The saver without one thing that it does: (how it is broken, what must miss it).
 MUTATIONS = {
-    "sync of a put": (lambda: without(SimFS, "fdatasync"), states("puts"), states("langgraph_steps")),
+    "sync of a put": (without(SimFS, "fdatasync"), states("puts"), states("langgraph_steps")),
     "wait for the sync": (
-        lambda: without(sync.SyncAlways, "settle", lambda _, ticket, **__: sync.release_ticket(ticket)),
+        without(sync.SyncAlways, "settle", lambda _, ticket, **__: sync.release_ticket(ticket)),
         states("puts"),
     ),
-    "sync of directories": (lambda: without(store.Store, "sync_directories"), states("puts")),
-    "sync of the root": (lambda: syncing_directories(lambda path: path != PLACE), states("puts")),
+    "sync of directories": (without(store.Store, "sync_directories"), states("puts")),
+    "sync of the root": (syncing_directories(lambda path: path != PLACE), states("puts")),
     "sync of a thread's directory": (
-        lambda: syncing_directories(lambda path: "/t-" not in path or "/n-" in path),
+        syncing_directories(lambda path: "/t-" not in path or "/n-" in path),
         states("puts"),
     ),
-    "sync of the parent": (lambda: syncing_directories(lambda path: path != "/"), states("puts")),
-    "sync of a namespace's directory": (
-        lambda: syncing_directories(lambda path: "/n-" not in path),
-        states("several_threads"),
-    ),
-    "sync of a rewritten log": (lambda: syncing_no_file("tmp-"), states("prune")),
+    "sync of the parent": (syncing_directories(lambda path: path != "/"), states("puts")),
+    "sync of a namespace's directory": (syncing_directories(lambda path: "/n-" not in path), states("several_threads")),
+    "sync of a rewritten log": (syncing_no_file("tmp-"), states("prune")),
     "sync of the name of a rewritten log": (
-        lambda: within(rewrite, "_install", "fsync_dir"),
+        within(rewrite, "_install", "fsync_dir"),
         states("prune", "failed_sync", "copy"),
     ),
-    "sync of a released log": (lambda: syncing_no_file("log"), states("release")),
-    "checksums": (
-        lambda: replacing(frame, "crc32", lambda crc32: lambda *data: AnyNumber(crc32(*data))),
-        states("puts"),
-    ),
-    "finishing what was begun": (lambda: without(lifecycle, "finish_begun"), states("release"), states("delete")),
-    "a durable tombstone": (lambda: within(lifecycle, "delete", "fsync"), states("delete")),
-    "the lock": (lambda: returning(SimFS, "lock", True), two_at_once),
+    "sync of a released log": (syncing_no_file("log"), states("release")),
+    "checksums": (replacing(frame, "crc32", lambda crc32: lambda *data: AnyNumber(crc32(*data))), states("puts")),
+    "finishing what was begun": (without(lifecycle, "finish_begun"), states("release"), states("delete")),
+    "a durable tombstone": (within(lifecycle, "delete", "fsync"), states("delete")),
+    "the lock": (returning(SimFS, "lock", True), two_at_once),
     "looking at what others wrote": (
-        lambda: without(lifecycle, "make_ready", lambda _, log: log.is_open or log.refresh()),
+        without(lifecycle, "make_ready", lambda _, log: log.is_open or log.refresh()),
         two_at_once,
         states("two_savers"),
     ),
     # As if others' records always changed the size.
     "looking at the bytes behind the end": (
-        lambda: without(LogFile, "is_unchanged", lambda log_file, size, _: size == log_file._clean_size),
+        without(LogFile, "is_unchanged", lambda log_file, size, _: size == log_file._clean_size),
         two_at_once,
         states("two_savers"),
     ),
-    "doubt in a sync that failed": (
-        lambda: replacing(sync, "sync_bytes", believing_a_failed_sync),
-        states("failed_sync"),
-    ),
+    "doubt in a sync that failed": (replacing(sync, "sync_bytes", believing_a_failed_sync), states("failed_sync")),
     "a new generation": (
-        lambda: without(rewrite, "renew", lambda log: log.frames.bytes.durability.note_replaced()),
+        without(rewrite, "renew", lambda log: log.frames.bytes.durability.note_replaced()),
         states("failed_sync"),
     ),
-    "a durable undo": (lambda: without(LogFile, "cut_back", cut_back_for_now), states("failed_write")),
-    "going on after a short write": (lambda: without(LogFile, "write", write_once), states("failed_write")),
+    "a durable undo": (without(LogFile, "cut_back", cut_back_for_now), states("failed_write")),
+    "going on after a short write": (without(LogFile, "write", write_once), states("failed_write")),
     "recording what is not synced": (
-        lambda: returning(FileDurability, "count_unsynced", 0),
+        returning(FileDurability, "count_unsynced", 0),
         states("two_savers", "two_workers"),
     ),
     # A reader of the end of the log finds no write before its checkpoint.
-    "early distances": (lambda: without(EarlyWrites, "measure"), states("early_writes"), states("langgraph_steps")),
-    "the distance of others": (
-        lambda: replacing(EarlyWrites, "measure", forgetting_other_distances),
-        states("early_writes"),
-    ),
-    "what waits in a rewrite": (lambda: returning(EarlyWrites, "select_recent", []), states("rewritten_early_writes")),
+    "early distances": (without(EarlyWrites, "measure"), states("early_writes"), states("langgraph_steps")),
+    "the distance of others": (replacing(EarlyWrites, "measure", forgetting_other_distances), states("early_writes")),
+    "what waits in a rewrite": (returning(EarlyWrites, "select_recent", []), states("rewritten_early_writes")),
     "waiting for a put": (
-        lambda: without(sync.SyncAlways, "_wait_for_put", acknowledge_without_a_put),
+        without(sync.SyncAlways, "_wait_for_put", acknowledge_without_a_put),
         states("langgraph_steps"),
     ),
     "doubt in what was appended during a sync": (
-        lambda: replacing(sync, "sync_bytes", believing_in_what_was_appended_meanwhile),
+        replacing(sync, "sync_bytes", believing_in_what_was_appended_meanwhile),
         states("late_worker"),
     ),
-    "zeros ahead": (lambda: without(LogFile, "_write_and_extend", extend_with_ones), states("puts")),
+    "zeros ahead": (without(LogFile, "_write_and_extend", extend_with_ones), states("puts")),
 }
 CASES = [
     pytest.param(mutation, harness, id=f"{name} {number}")
@@ -257,7 +245,7 @@ CASES = [
 @pytest.mark.parametrize(("mutation", "harness"), CASES)
 def test_a_broken_saver_is_found_out(mutation, harness):
     with (
-        mutation(),
+        mutation,
         pytest.raises((AssertionError, AttributeError, CheckpointerError, ValueError, pytest.fail.Exception)),
     ):
         harness()

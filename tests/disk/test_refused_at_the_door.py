@@ -46,11 +46,7 @@ def field(name):
 
 
 CALLS = {
-    "id": (field("id"), MANY),
-    "node_id": (field("node_id"), MANY),
-    "next_node_id": (field("next_node_id"), MANY),
-    "parent_id": (field("parent_id"), MANY),
-    "created_at": (field("created_at"), MANY),
+    **{name: (field(name), MANY) for name in ("id", "node_id", "next_node_id", "parent_id", "created_at")},
     "metadata": (lambda saver, value: saver.put(CONFIG, made(metadata={"step": value})), MANY),
     "metadata key": (lambda saver, value: saver.put(CONFIG, made(metadata={value: 1})), HASHABLE),
     "metadata key of a text": (lambda saver, value: saver.put(CONFIG, made(metadata={"a": 1, value: "b"})), HASHABLE),

@@ -38,7 +38,7 @@ VARIANTS = {
 LangGraph's savers take its serializer in the lenient mode.
 """
 
-TIMED = {"test_imp_nested", "test_stream_subgraphs_during_execution"}
+TIMED = {"test_imp_nested", "test_stream_buffering_single_node", "test_stream_subgraphs_during_execution"}
 """LangGraph's tests that expect a task or a chunk within 10 to 100 ms. On a busy machine they fail with any saver."""
 
 CONNECTION_STRING = "GRAPHKIT_SUITE_DATABASE"

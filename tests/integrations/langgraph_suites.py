@@ -20,12 +20,12 @@ EXTRA = ["pycryptodome", "pytest-asyncio", "pytest-mock", "pytest-retry", "redis
 
 PLUGINS = ["pytest_mock", "pytest_retry.retry_plugin", "syrupy", "xdist", "langgraph_suite_plugin"]
 ARGUMENTS = {
-    "langgraph": ["-panyio.pytest_plugin", "--numprocesses=2"],
+    "langgraph": ["-panyio.pytest_plugin"],
     "langgraph-checkpoint": ["-ppytest_asyncio.plugin"],
     "langgraph-checkpoint-sqlite": ["-ppytest_asyncio.plugin"],
     "langgraph-prebuilt": ["-panyio.pytest_plugin"],
 }
-"""What runs the asynchronous tests of a distribution, and on how many processes."""
+"""What runs the asynchronous tests of a distribution. More processes would each import and collect everything first."""
 
 CONFTEST = """
 
@@ -40,7 +40,7 @@ FOREIGN = ("COV_CORE", "COVERAGE_", "LANGCHAIN_", "LANGGRAPH_", "LANGSMITH_", "P
 """Prefixes of variables that would change what a suite does: those of the run around it, and of a user's LangGraph."""
 
 TIMEOUT = 900
-"""Seconds after which a suite hangs. The longest takes 50 on two idle cores."""
+"""Seconds after which a suite hangs. The longest takes 70 on an idle core."""
 
 UNREACHABLE = "No matching distribution found"
 """What pip says of a registry that does not answer, and of a version that has no source distribution."""

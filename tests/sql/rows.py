@@ -66,5 +66,6 @@ def interrupt_at_each_point(database, other, use):
         for number in range(1, count + 1):
             interrupt_signal_point(operation, number)
             writing = executor.submit(put, other, history, 2 * number)
-            assert writing.result(10) == 1, f"interrupted at {number} of {count}"
-            assert put(database, history, 2 * number + 1) == 1, f"interrupted at {number} of {count}"
+            where = f"interrupted at {number} of {count}"
+            assert writing.result(10) == 1, where
+            assert put(database, history, 2 * number + 1) == 1, where

@@ -39,7 +39,8 @@ def stored(saver):
     if isinstance(saver, FileSystemSaver):
         return b"".join(logs_of(saver).values())
     if isinstance(saver, SqliteSaver):
-        return b"".join(path.read_bytes() for path in Path(saver.db_file).parent.glob(f"{Path(saver.db_file).name}*"))
+        file = Path(saver.db_file)
+        return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
     dump = b""
     with psycopg.connect(saver._connection_string) as connection:
         tables = connection.execute(
@@ -185,7 +186,8 @@ def test_without_the_key_nothing_is_read_or_changed(store, wrong):
             READS[operation](saver)
         assert caught.value.key_id == "current", operation
         assert caught.value.has_keys is (wrong != "without")
-        assert read_history(store(cipher=NEW), CONFIG) == before
+        reader = store(cipher=NEW)
+        assert read_history(reader, CONFIG) == before
         assert logs_of(saver) == logs
 
 
@@ -283,6 +285,19 @@ def test_a_key_id_of_any_text_is_named(open_saver):
     with pytest.raises(CheckpointKeyError) as caught:
         open_saver().put(OTHER, made(1))
     assert caught.value.key_id == key_id
+
+
+def test_a_database_that_took_the_place_of_a_sealed_one_is_marked_too(sqlite_opener, tmp_path):
+    with SqliteSaver(tmp_path / "plain.db", fsync="never") as plain:
+        plain.put(OTHER, made(0))
+    with sqlite_opener(cipher=NEW) as saver:
+        saver.put(CONFIG, made(1))
+        for path in tmp_path.glob("store.db-*"):
+            path.unlink()
+        (tmp_path / "plain.db").rename(saver.db_file)
+        saver.put(CONFIG, made(2))
+    with sqlite_opener() as plain, pytest.raises(CheckpointKeyError, match="'current'"):
+        plain.put(RunnableConfig("new"), made(3))
 
 
 # Rotation

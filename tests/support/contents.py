@@ -1,6 +1,7 @@
 """Everything in a store, as text that shows any difference in type or order."""
 
 from graphkit import HasVersions, RunnableConfig
+from tests.support.checkpoints import list_ids
 
 
 def outline(checkpoint, *recorded):
@@ -35,3 +36,14 @@ def read_all(saver):
                 config = RunnableConfig(thread, checkpoint_ns=namespace)
                 found[thread, namespace, version] = read_history(saver, config, version)
     return found
+
+
+def expect_alike(saver, config):
+    """Check that every way to read a history finds the same checkpoints; return their ids, the newest first."""
+    ids = list_ids(saver, config)
+    assert [info.id for info in saver.history(config)] == ids
+    summary = saver.summary(config)
+    latest = saver.get(config)
+    assert (summary.checkpoints if summary else 0) == len(ids)
+    assert (latest.id if latest else None) == (ids[0] if ids else None)
+    return ids

@@ -77,13 +77,19 @@ class _Tracer:
         """The generators that are being closed."""
 
     def trace_call(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(_PACKAGES) or frame.f_code.co_name == "__del__":
+        if not self._may_note(frame.f_code):
             return None
         if frame.f_code.co_name == "__exit__":
             self._entered = frame  # Its first line is left out, too.
         elif not frame.f_code.co_flags & inspect.CO_GENERATOR:  # It is called again whenever it goes on.
             self._note(frame, "call")
         return self._trace_line
+
+    def _may_note(self, code):
+        """Whether places in a function count: to trace the lines of the others takes most of the time."""
+        if self._place is not None:
+            return (code.co_filename, code.co_name) == self._place[:2]
+        return code.co_filename.startswith(_PACKAGES) and code.co_name != "__del__"
 
     def _trace_line(self, frame, event, argument):
         if event == "exception" and issubclass(argument[0], GeneratorExit):

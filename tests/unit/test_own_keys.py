@@ -277,10 +277,10 @@ def test_what_is_about_all_threads_goes_on_with_the_others(two_subjects, caplog)
         assert saver.compact() == 0
         saver.put("z", about("bob"))
         with saver.watch(latest=True) as watch:
-            while (change := watch.get(5)).thread_id != "z":
+            while (change := watch.get(60)).thread_id != "z":
                 assert change.thread_id == "other"
             saver.put("other", about("bob", 60))
-            assert watch.get(5).checkpoint.metadata["plain_step"] == "plain60"
+            assert watch.get(60).checkpoint.metadata["plain_step"] == "plain60"
         assert saver.delete("z")
         report = saver.verify()
         assert report.ok

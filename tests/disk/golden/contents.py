@@ -1,18 +1,14 @@
-"""Makes the golden directory of the format that this graphkit writes: python tests/disk/golden/make.py v2.1.
+"""What the golden directories of the format have; test_golden.py compares.
 
-Run once per version of the format, and never again for one that was released: what is committed is what was written
-then, and every later graphkit must read it exactly. `expected` says what is in it; test_golden.py compares.
+Each was written once, when its version of the format was new: what is committed is what was written then, and every
+later graphkit must read it exactly.
 """
 
 import random
-import shutil
-import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
@@ -123,68 +119,3 @@ def saver_on(path):
     for name, cls in TYPES.items():
         saver._codec.register_as(name, cls)
     return saver
-
-
-@contextmanager
-def short_records(limit):
-    """Records are as short as this, so that values need DATA records."""
-    from savers.log import LogBytes
-
-    real, LogBytes.max_payload = LogBytes.max_payload, limit
-    try:
-        yield
-    finally:
-        LogBytes.max_payload = real
-
-
-def write_early(saver, history):
-    """Write ahead of each checkpoint: for the next one, and for the one after it."""
-    from graphkit import RunnableConfig
-
-    def write(n, *keys):
-        config = RunnableConfig("early", checkpoint_id=checkpoint(n, {}).id)
-        saver.put_writes(config, {key: early_writes(n)[key] for key in keys}, early=True)
-
-    write(0, "first")
-    for n, one in enumerate(history):
-        write(n + 1, "first")
-        write(n, "second")
-        saver.put(RunnableConfig("early"), one)
-        write(n, "behind")
-
-
-def main(version):
-    from graphkit import RunnableConfig
-
-    saver = saver_on(Path(__file__).with_name(version))
-    for (thread, namespace, number), history in expected(version).items():
-        config = RunnableConfig(thread, checkpoint_ns=namespace)
-        with short_records(8 << 10 if thread == "long" else 1 << 30):
-            if thread == "early":
-                write_early(saver, history)
-                continue
-            for one in history if thread != "replaced" else [history[0], checkpoint(1, {"a": 2}), history[2]]:
-                saver.put(config, one)
-        if number is not None:
-            saver.release(config)
-    saver.put(RunnableConfig("replaced", checkpoint_id=checkpoint(1, {}).id), expected()["replaced", "", None][1])
-    at = RunnableConfig("replaced", checkpoint_id=checkpoint(2, {}).id)
-    saver.put_writes(at, WRITES)
-    saver.add_tags(at, "one", "two")
-    saver.remove_tags(at, "one")
-    for n in range(2):
-        scattered = RunnableConfig("scattered", checkpoint_id=checkpoint(n, {}).id)
-        saver.put_writes(scattered, {"late": n})
-        saver.add_tags(scattered, f"tag {n}")
-    saver.close()
-    root = Path(saver.base_directory)
-    (extended,) = root.glob("t-extended-*/log")
-    with extended.open("ab") as file:
-        file.truncate(-(-extended.stat().st_size // 4096) * 4096)
-    shutil.rmtree(root / "locks")
-    for lock in root.glob("t-*/run.lock"):
-        lock.unlink()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -296,7 +296,8 @@ class HasVersions(JavaNames, abc.ABC):
 
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
-        return next(reversed(self.versions_by_thread_id(thread)), None)
+        versions = self.versions_by_thread_id(thread)
+        return versions[-1] if versions else None
 
     def get_version(self, config: ConfigLike = None) -> str | None:
         """Return the newest version of a thread as text, or None."""

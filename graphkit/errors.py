@@ -193,9 +193,11 @@ class CheckpointerError(GraphKitError):
 
     def __str__(self) -> str:
         """Return the message, and after it the advice."""
-        *_, message = self.args or ("",)  # OSError would put the error number before it
+        message = super().__str__()
+        if isinstance(self, OSError) and self.args:
+            message = str(self.args[-1])  # without the error number, which OSError puts before it
         if not self.advice:
-            return str(message)
+            return message
         option = f", or raise {self.option}" if self.option else ""
         return f"{message}; {self.advice}{option}"
 

@@ -56,7 +56,7 @@ def follow_edge(state: RunState, source: str) -> Generator[Request, Any, str]:
 def call_user(
     state: RunState, node_id: str, failure_message: str, call: Call, *arguments: Any
 ) -> Generator[Request, Any, Any]:
-    """Call a function of a node or an edge that is no action; the last argument is the config, if it takes one."""
+    """Call a function of a node or an edge that is no action; without the last argument, if it takes no config."""
     if not call.takes_config:
         arguments = arguments[:-1]
     try:

@@ -23,7 +23,13 @@ from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._saver.writes import follow_namespaces
-from graphkit.errors import CheckpointerError, CheckpointNotFoundError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+)
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
@@ -290,7 +296,8 @@ class HasVersions(JavaNames, abc.ABC):
 
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
-        return next(reversed(self.versions_by_thread_id(thread)), None)
+        versions = self.versions_by_thread_id(thread)
+        return versions[-1] if versions else None
 
     def get_version(self, config: ConfigLike = None) -> str | None:
         """Return the newest version of a thread as text, or None."""
@@ -349,6 +356,10 @@ def list_versions(saver: object, thread_id: str) -> Sequence[int]:
     return saver.versions_by_thread_id(thread_id)
 
 
+_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
+"""What looking for a thread raises that is there."""
+
+
 def has_thread(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
     """Return whether a saver has a thread, readable or not. What reads it raises the error that it has.
 
@@ -359,5 +370,5 @@ def has_thread(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) ->
     """
     try:
         return bool(saver.namespaces(thread_id) or (released and list_versions(saver, thread_id)))
-    except CheckpointerError:
+    except _UNREADABLE:
         return True

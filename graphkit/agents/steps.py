@@ -75,10 +75,10 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
 async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncGenerator[str | Message, None]:
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
     is_streamed = False
-    async with aclosing(run_beside(request)) as items:
+    # What a model passes may have no text: the delta of a client has None then.
+    pieces = run_beside(lambda emit: request(lambda text: emit(text) if text else None))
+    async with aclosing(pieces) as items:
         async for item in items:
-            if item == "":
-                continue
             if not isinstance(item, str) and not is_streamed:
                 for text in _whole_text(item):
                     yield text

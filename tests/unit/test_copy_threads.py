@@ -14,6 +14,7 @@ import pytest
 
 from graphkit import END, START, Checkpoint, RunnableConfig
 from graphkit.errors import (
+    AccessDeniedError,
     CheckpointConflictError,
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -25,7 +26,7 @@ from graphkit.errors import (
 from graphkit.saver_kit import Codec, FrozenDict, FrozenList, IncomingThread
 from graphkit.testing import ScriptedSaver
 from graphkit.transfer import copy_threads, export_threads, import_threads
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
+from savers import AccessControlledSaver, FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.support.checkpoints import make_interrupt, with_lazy_state
 from tests.support.graphs import pending_ids
 from tests.support.savers import ListSaver
@@ -112,6 +113,8 @@ def test_only_the_chosen_threads_are_copied():
     assert steps == [(1, 2, "c"), (2, 2, "a")]
     with pytest.raises(CheckpointNotFoundError, match="'x'"):
         copy_threads(source, target, ["b", "x"])
+    with pytest.raises(AccessDeniedError, match="may not namespaces thread 'x'"):
+        copy_threads(AccessControlledSaver(source, lambda _, __, thread, ___: thread != "x"), target, ["b", "x"])
     assert sorted(target.threads()) == ["a", "c"]
 
 

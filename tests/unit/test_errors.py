@@ -59,6 +59,10 @@ def test_it_pickles(error):
     assert getattr(twin, "errno", None) == getattr(error, "errno", None)
 
 
+def test_an_error_of_another_saver_shows_all_its_arguments():
+    assert str(CheckpointerError("bucket", "key")) == "('bucket', 'key')"
+
+
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_its_arguments_are_attributes(error):
     arguments = inspect.signature(type(error).__init__).parameters.keys() - {"self", "args", "kwargs"}

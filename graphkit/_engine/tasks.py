@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field
@@ -27,8 +27,9 @@ from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory, name_result
 from graphkit._engine.requests import Close, Collected, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
+from graphkit._plan.topology import require_result
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL, GraphInterrupt, Journal, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL, GraphInterrupt, Journal, NodeContext, setting
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
 from graphkit._to_thread import HeldCancellation, Outcome, judge_cancellation, unwrap_outcome, wait_until_done
@@ -65,14 +66,9 @@ def run_node(task: RunNode) -> Any:
     return refuse_awaitable(result, task.context.node_id)
 
 
-@contextmanager
-def executing(context: NodeContext) -> Iterator[None]:
+def executing(context: NodeContext) -> AbstractContextManager[None]:
     """Let the calling code be part of a node, as `interrupt` and `once` see it."""
-    token = CURRENT_NODE_CONTEXT.set(context)
-    try:
-        yield
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
+    return setting(CURRENT_NODE_CONTEXT, context)
 
 
 def call_action(task: RunNode) -> Any:
@@ -102,12 +98,8 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
     Raises:
         GraphRunnerError: the result is awaitable, or an async generator.
     """
-    if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
     what = "an edge" if node_id is None else f"node {node_id!r}"
-    raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
+    return require_result(result, what, "run the graph with astream or ainvoke", node_id)
 
 
 class TaskOutcome(NamedTuple):

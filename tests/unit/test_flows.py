@@ -96,7 +96,7 @@ def test_a_predicate_is_no_coroutine(make):
 
 @pytest.mark.requirement("G29")
 def test_what_a_predicate_returns_is_no_awaitable():
-    with pytest.raises(GraphRunnerError, match="awaitable"):
+    with pytest.raises(GraphRunnerError, match="is asynchronous: define it with async def"):
         not_(lambda state: later(state) or None)({})
 
 
@@ -229,7 +229,7 @@ def test_what_no_action_can_be_made_of():
             make(3)
     with pytest.raises(ValueError):
         process_chain()
-    with pytest.raises(GraphRunnerError, match="awaitable"):
+    with pytest.raises(GraphRunnerError, match="is asynchronous: define it with async def"):
         process_chain(lambda value: increment(value) or None)({"n": 1}, None)
 
 

@@ -181,13 +181,8 @@ class TaskFutures:
             executor = type(task.executor).__name__
             reason = f"its executor, a {executor}, returned {outcome!r} in place of what the submitted call returned"
             return None, GraphRunnerError(reason, node_id=context.node_id)
-        remote = outcome.context
-        if remote is not None:
-            context.attempt = remote.attempt
-            context.interrupt_calls = remote.interrupt_calls
-            context.answers = remote.answers
-            for output in remote.outputs:
-                context.dispatch(output)
+        if outcome.context is not None:
+            context.adopt(outcome.context)
             for event in outcome.events:
                 context.journal.post_event(context, *event)
         return outcome.result, outcome.error

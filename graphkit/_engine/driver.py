@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
@@ -54,7 +53,7 @@ from graphkit._engine.tasks import (
 )
 from graphkit._plan.compile_config import find_nested, find_savers
 from graphkit._plan.events import Outbox
-from graphkit._records.checkpoint import make_id
+from graphkit._records.checkpoint import make_id, to_microseconds
 from graphkit._records.config import StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput, StreamingOutput
@@ -191,7 +190,6 @@ class DriverLocks:
 
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 """The clock of every run whose graph has none of its own."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """The requests at which a cancelled run stops: everything before them is stored."""
 
@@ -233,7 +231,7 @@ class Driver:
         time = history.program.options.clock
         if time is not None:
             # In nanoseconds, from a clock that `compile(clock=)` was given.
-            clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
+            clock = CLOCK._replace(now=lambda: to_microseconds(time()) * 1000)
         history.attach(self.locks.outside_context.held_locks, self.writer.perform, clock)
 
     def drive(self, steps: Generator[Request, Any, Any]) -> Generator[NodeOutput, None, None]:

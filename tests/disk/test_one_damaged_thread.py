@@ -145,9 +145,8 @@ def test_a_process_without_descriptors_gets_an_error_and_no_empty_list(opener):
     saver = opener()
     saver.put(RunnableConfig("a"), make_checkpoint(0))
     for operation in ("interrupts", "compact"):
-        with pytest.raises(CheckpointStorageError) as caught:
+        with pytest.raises(CheckpointStorageError, match="Too many open files"):
             getattr(opener(io=refuse_logs_of("a", 24)), operation)()
-        assert caught.value.errno == 24
 
 
 def test_repair_goes_on_behind_a_busy_thread_and_reports_it_at_the_end(opener, tmp_path, launcher):

@@ -87,15 +87,11 @@ def test_truth_tables(values):
 @pytest.mark.parametrize(
     "make", [not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)]
 )
-def test_a_predicate_is_no_coroutine(make):
+def test_a_predicate_neither_is_nor_returns_a_coroutine(make):
     with pytest.raises(TypeError, match="later is asynchronous"):
         make(later)
     with pytest.raises(TypeError):
         make(3)
-
-
-@pytest.mark.requirement("G29")
-def test_what_a_predicate_returns_is_no_awaitable():
     with pytest.raises(GraphRunnerError, match="is asynchronous: define it with async def"):
         not_(lambda state: later(state) or None)({})
 

@@ -41,6 +41,7 @@ from graphkit._engine.requests import (
     Withdraw,
 )
 from graphkit._engine.tasks import (
+    HOW_TO_RUN_ASYNC,
     NEVER_AWAITABLE,
     AsyncPool,
     TaskFutures,
@@ -48,11 +49,11 @@ from graphkit._engine.tasks import (
     advance_generator,
     close_generator,
     executing,
-    refuse_awaitable,
     run_node,
 )
 from graphkit._plan.compile_config import find_nested, find_savers
 from graphkit._plan.events import Outbox
+from graphkit._plan.topology import require_result
 from graphkit._records.checkpoint import make_id, to_microseconds
 from graphkit._records.config import StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
@@ -364,7 +365,7 @@ class Driver:
             CURRENT_NODE_CONTEXT.reset(token)
         if result.__class__ in NEVER_AWAITABLE:
             return result
-        return refuse_awaitable(result, None)
+        return require_result(result, "an edge", HOW_TO_RUN_ASYNC)
 
     async def _aask(self, request: Ask) -> Any:
         with executing(self.locks.outside_context):

@@ -43,6 +43,7 @@ _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
 NEVER_AWAITABLE: Final = frozenset({dict, str, bool, type(None)})
 """The types that most nodes and edges return; spares the check whether the result is awaitable."""
+HOW_TO_RUN_ASYNC: Final = "run the graph with astream or ainvoke"
 
 OpenSaver = Callable[[], BaseCheckpointSaver]
 """Opens the run's saver in another process; see `BaseCheckpointSaver.opener`."""
@@ -63,7 +64,7 @@ def run_node(task: RunNode) -> Any:
         CURRENT_NODE_CONTEXT.reset(token)
     if result.__class__ in NEVER_AWAITABLE:
         return result
-    return refuse_awaitable(result, task.context.node_id)
+    return require_result(result, "node", HOW_TO_RUN_ASYNC, task.context.node_id)
 
 
 def executing(context: NodeContext) -> AbstractContextManager[None]:
@@ -86,20 +87,6 @@ def advance_generator(task: Next) -> Any:
 def close_generator(request: Close) -> None:
     """Close a generator before its end."""
     request.generator.close()
-
-
-def refuse_awaitable(result: Any, node_id: str | None) -> Any:
-    """Return the result of a call in a sync run.
-
-    Args:
-        result: what user code returned.
-        node_id: the node; None for an edge.
-
-    Raises:
-        GraphRunnerError: the result is awaitable, or an async generator.
-    """
-    what = "an edge" if node_id is None else f"node {node_id!r}"
-    return require_result(result, what, "run the graph with astream or ainvoke", node_id)
 
 
 class TaskOutcome(NamedTuple):

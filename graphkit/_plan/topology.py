@@ -97,9 +97,9 @@ def require_result(result: Any, what: str, advice: str, node_id: str | None = No
 
     Args:
         result: what user code returned.
-        what: names that code.
+        what: the code, for the error.
         advice: what to do if it is asynchronous.
-        node_id: the node that made the call, if any.
+        node_id: the node, if that is the code.
 
     Raises:
         GraphRunnerError: the result is awaitable, or an async generator.
@@ -108,6 +108,8 @@ def require_result(result: Any, what: str, advice: str, node_id: str | None = No
         return result
     if inspect.iscoroutine(result):
         result.close()  # nothing will await it, and Python would warn about it
+    if node_id is not None:
+        what = f"{what} {node_id!r}"
     raise GraphRunnerError(f"{what} is asynchronous: {advice}", node_id=node_id)
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
+from graphkit._records.checkpoint import to_datetime, to_microseconds
 from graphkit._records.config import RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._saver.capabilities import HasVersions, SupportsErase, check_rights
 from graphkit._saver.run_lock import get_held_run_locks
@@ -359,7 +360,7 @@ class ErasureLedger:
         Raises:
             CheckpointStorageError: the record may not be on the disk.
         """
-        microseconds = round(datetime.now(UTC).timestamp() * 1_000_000)
+        microseconds = to_microseconds(datetime.now(UTC))
         record = b"1 %s %016d" % (self._hash(resolve_thread_id(thread)), microseconds)
         # A line of its own, also behind one that was torn: a process may have died while it wrote it.
         line = b"\n%s %s\n" % (record, self._sign(record))
@@ -430,7 +431,7 @@ class ErasureLedger:
                 if match is None or not hmac.compare_digest(self._sign(match[1]), match[4]):
                     reason = "the record is damaged, or was written with another key"
                     raise CheckpointCorruptionError(self._path, offset, reason)
-                moment = datetime.fromtimestamp(int(match[3]) / 1_000_000, UTC)
+                moment = to_datetime(int(match[3]))
                 erased[match[2]] = max(moment, erased.get(match[2], moment))
             offset += len(line) + 1
         return erased

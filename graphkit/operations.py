@@ -34,7 +34,7 @@ from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, ConfigLike, RunnableConfig, ThreadLike, acts_for, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import check_rights
+from graphkit._saver.capabilities import check_rights, load_checkpoint
 from graphkit._saver.incomplete import (
     StoredCheckpoint,
     check_complete,
@@ -345,7 +345,7 @@ def fork(
     # read again for the copy: together, the states may not fit into memory.
     for info in path[:-1]:
         _read_for_fork(saver, info)
-    original = _load(saver, source)
+    original = load_checkpoint(saver, source)
     copy = _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id)
     head = StoredCheckpoint(copy, writes=_read_interrupts(saver, source, original, copy.created_at))
     # A copy without the first state, which is not needed: the last one will do.
@@ -392,7 +392,7 @@ def rollback(saver: BaseCheckpointSaver, config: ConfigLike, *, created_at: date
         raise CheckpointerConfigurationError("rollback needs a checkpoint_id: the checkpoint to return to")
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)
-        checkpoint = _load(saver, config)
+        checkpoint = load_checkpoint(saver, config)
         check_rights(saver, config, "put", "put_writes")
         copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
         writes = _read_interrupts(saver, config, checkpoint, copy.created_at)
@@ -549,16 +549,9 @@ def _path_to(saver: BaseCheckpointSaver, config: RunnableConfig) -> list[Checkpo
     return path
 
 
-def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
-    checkpoint = saver.get(config)
-    if checkpoint is None:
-        raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id!r}")
-    return checkpoint
-
-
 def _read_for_fork(saver: BaseCheckpointSaver, info: CheckpointInfo) -> StoredCheckpoint:
     """Read a checkpoint that led to the one to fork, with its tags."""
-    checkpoint = _load(saver, RunnableConfig(info.thread_id, info.id))
+    checkpoint = load_checkpoint(saver, RunnableConfig(info.thread_id, info.id))
     plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
     return StoredCheckpoint(plain, tags=info.tags)
 

@@ -20,7 +20,7 @@ from graphkit._public_names import import_when_used, set_public_module
 from graphkit._records.checkpoint import generate_id
 from graphkit._records.config import ConfigLike, ThreadLike, acting_as, check_limit, get_principal, resolve_thread_id
 from graphkit._saver.capabilities import Progress
-from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
+from graphkit._saver.failed_threads import FailedThreads, concerns_all_threads
 from graphkit._saver.incomplete import (
     IncomingThread,
     check_complete,
@@ -101,6 +101,7 @@ __all__ = [
     "check_tags",
     "check_time",
     "check_writes",
+    "concerns_all_threads",
     "copy_thread",
     "derive_status",
     "derive_stop",
@@ -117,7 +118,6 @@ __all__ = [
     "import_when_used",
     "is_incomplete",
     "is_namespace_inside",
-    "is_out_of_resources",
     "is_process_lock_held",
     "is_process_lock_mine",
     "is_renamed",

@@ -30,7 +30,7 @@ from graphkit._options import check_choice
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import HasBaseDirectory, HasVersions, Progress, has_thread
-from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
+from graphkit._saver.failed_threads import FailedThreads, concerns_all_threads
 from graphkit._transfer.copying import CopyCounts, StoredThread, ThreadCopier, check_stores, hold_both
 from graphkit._transfer.importing import FORMAT, Form, LineReader, export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
@@ -176,7 +176,7 @@ def _spare_the_others(
 
 def _is_file_of(source: BaseCheckpointSaver, thread_id: str, error: CheckpointStorageError) -> bool:
     """Return whether an error is about a file of one thread: it is a link or a directory, say, or a bad sector."""
-    if is_out_of_resources(error) or not isinstance(source, HasBaseDirectory):
+    if concerns_all_threads(error) or not isinstance(source, HasBaseDirectory):
         return False
     return Path(error.path).is_relative_to(source.thread_directory(thread_id))
 

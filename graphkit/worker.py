@@ -29,11 +29,12 @@ from graphkit._engine.driver import Driver
 from graphkit._engine.history import RunHistory
 from graphkit._engine.loop import Run
 from graphkit._engine.schedules import ScheduleAgenda
+from graphkit._engine.tasks import executing
 from graphkit._options import check_count, check_function
 from graphkit._plan.events import Outbox
 from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._records.config import RunnableConfig, with_current_principal
-from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
+from graphkit._records.context import NodeContext
 from graphkit._records.output import CheckpointInfo, GraphResume, InterruptionMetadata, NodeOutput, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.retention_policy import RetentionThread, find_store
@@ -661,8 +662,7 @@ class Worker:
         # The run enters the lock that this worker holds, as a run inside a node of its holder does.
         own_lock = self.saver.run_lock_key(config)
         context = NodeContext("", (), get_held_run_locks() | {own_lock})
-        token = CURRENT_NODE_CONTEXT.set(context)
-        try:
+        with executing(context):
             program = graph.program
             history = RunHistory(program, with_current_principal(config), program.options.saver)
             driver = Driver(history, self._running)
@@ -673,8 +673,6 @@ class Worker:
                     self._on_output(config.thread, last)
                 if self._is_stopping:  # perhaps since before this run could be paused
                     history.control.request_pause()
-        finally:
-            CURRENT_NODE_CONTEXT.reset(token)
         if isinstance(last, InterruptionMetadata):
             is_requested = PAUSE_REQUEST in history.control.granted
             if self._is_stopping and not is_requested:

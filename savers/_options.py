@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import TIMEOUT_MAX
 from typing import Final, Literal
 
@@ -24,6 +25,18 @@ def parse_fsync(fsync: object) -> Fsync:
     if fsync == "never":
         return "never"
     return _parse_seconds_above_zero('fsync must be "always", "never" or', fsync)
+
+
+def parse_path(name: str, path: object) -> str:
+    """Return the option with a name, a path, as text.
+
+    Raises:
+        CheckpointerConfigurationError: it is none.
+    """
+    text = os.fsdecode(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not text or "\0" in text:
+        raise CheckpointerConfigurationError(f"{name} must be a path, without null characters, not {path!r}")
+    return text
 
 
 def parse_lock_timeout(lock_timeout: object) -> float:

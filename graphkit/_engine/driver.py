@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import AbstractContextManager, aclosing, closing
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
@@ -42,6 +41,7 @@ from graphkit._engine.requests import (
     Withdraw,
 )
 from graphkit._engine.tasks import (
+    HOW_TO_RUN_ASYNC,
     NEVER_AWAITABLE,
     AsyncPool,
     TaskFutures,
@@ -49,12 +49,12 @@ from graphkit._engine.tasks import (
     advance_generator,
     close_generator,
     executing,
-    refuse_awaitable,
     run_node,
 )
 from graphkit._plan.compile_config import find_nested, find_savers
 from graphkit._plan.events import Outbox
-from graphkit._records.checkpoint import make_id
+from graphkit._plan.topology import require_result
+from graphkit._records.checkpoint import make_id, to_microseconds
 from graphkit._records.config import StreamMode
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput, StreamingOutput
@@ -191,7 +191,6 @@ class DriverLocks:
 
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 """The clock of every run whose graph has none of its own."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """The requests at which a cancelled run stops: everything before them is stored."""
 
@@ -233,7 +232,7 @@ class Driver:
         time = history.program.options.clock
         if time is not None:
             # In nanoseconds, from a clock that `compile(clock=)` was given.
-            clock = CLOCK._replace(now=lambda: (time() - _EPOCH) // timedelta(microseconds=1) * 1000)
+            clock = CLOCK._replace(now=lambda: to_microseconds(time()) * 1000)
         history.attach(self.locks.outside_context.held_locks, self.writer.perform, clock)
 
     def drive(self, steps: Generator[Request, Any, Any]) -> Generator[NodeOutput, None, None]:
@@ -366,7 +365,7 @@ class Driver:
             CURRENT_NODE_CONTEXT.reset(token)
         if result.__class__ in NEVER_AWAITABLE:
             return result
-        return refuse_awaitable(result, None)
+        return require_result(result, "an edge", HOW_TO_RUN_ASYNC)
 
     async def _aask(self, request: Ask) -> Any:
         with executing(self.locks.outside_context):

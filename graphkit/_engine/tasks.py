@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field
@@ -27,8 +27,9 @@ from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import RunHistory, name_result
 from graphkit._engine.requests import Close, Collected, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.calls import Ended, next_chunk
+from graphkit._plan.topology import require_result
 from graphkit._records.config import RunnableConfig
-from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL, GraphInterrupt, Journal, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT, NO_JOURNAL, GraphInterrupt, Journal, NodeContext, setting
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.status import CANCEL_REQUEST, LOOK_INTERVAL
 from graphkit._to_thread import HeldCancellation, Outcome, judge_cancellation, unwrap_outcome, wait_until_done
@@ -42,6 +43,7 @@ _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
 NEVER_AWAITABLE: Final = frozenset({dict, str, bool, type(None)})
 """The types that most nodes and edges return; spares the check whether the result is awaitable."""
+HOW_TO_RUN_ASYNC: Final = "run the graph with astream or ainvoke"
 
 OpenSaver = Callable[[], BaseCheckpointSaver]
 """Opens the run's saver in another process; see `BaseCheckpointSaver.opener`."""
@@ -62,17 +64,12 @@ def run_node(task: RunNode) -> Any:
         CURRENT_NODE_CONTEXT.reset(token)
     if result.__class__ in NEVER_AWAITABLE:
         return result
-    return refuse_awaitable(result, task.context.node_id)
+    return require_result(result, "node", HOW_TO_RUN_ASYNC, task.context.node_id)
 
 
-@contextmanager
-def executing(context: NodeContext) -> Iterator[None]:
+def executing(context: NodeContext) -> AbstractContextManager[None]:
     """Let the calling code be part of a node, as `interrupt` and `once` see it."""
-    token = CURRENT_NODE_CONTEXT.set(context)
-    try:
-        yield
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
+    return setting(CURRENT_NODE_CONTEXT, context)
 
 
 def call_action(task: RunNode) -> Any:
@@ -90,24 +87,6 @@ def advance_generator(task: Next) -> Any:
 def close_generator(request: Close) -> None:
     """Close a generator before its end."""
     request.generator.close()
-
-
-def refuse_awaitable(result: Any, node_id: str | None) -> Any:
-    """Return the result of a call in a sync run.
-
-    Args:
-        result: what user code returned.
-        node_id: the node; None for an edge.
-
-    Raises:
-        GraphRunnerError: the result is awaitable, or an async generator.
-    """
-    if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    what = "an edge" if node_id is None else f"node {node_id!r}"
-    raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
 
 
 class TaskOutcome(NamedTuple):
@@ -189,13 +168,8 @@ class TaskFutures:
             executor = type(task.executor).__name__
             reason = f"its executor, a {executor}, returned {outcome!r} in place of what the submitted call returned"
             return None, GraphRunnerError(reason, node_id=context.node_id)
-        remote = outcome.context
-        if remote is not None:
-            context.attempt = remote.attempt
-            context.interrupt_calls = remote.interrupt_calls
-            context.answers = remote.answers
-            for output in remote.outputs:
-                context.dispatch(output)
+        if outcome.context is not None:
+            context.adopt(outcome.context)
             for event in outcome.events:
                 context.journal.post_event(context, *event)
         return outcome.result, outcome.error

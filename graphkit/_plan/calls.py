@@ -437,10 +437,7 @@ class _TimedAttempt:
         self.budget.left -= monotonic() - started
         # In time: what the attempt did counts, and moves to the real node context.
         if self.context is not None and self.own_context is not None:
-            self.context.interrupt_calls = self.own_context.interrupt_calls
-            self.context.answers = self.own_context.answers
-            self.context.outputs.extend(self.own_context.outputs)
-            self.own_context.outputs.clear()
+            self.context.adopt(self.own_context)
         return unwrap_outcome(outcome)
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from graphkit._options import is_of_kind
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
 from graphkit._wording import suggest
-from graphkit.errors import GraphStateError
+from graphkit.errors import GraphRunnerError, GraphStateError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -90,6 +90,27 @@ class Call:
         if self.takes_config:
             return self.function(argument, config)
         return self.function(argument)
+
+
+def require_result(result: Any, what: str, advice: str, node_id: str | None = None) -> Any:
+    """Return the result of a synchronous call.
+
+    Args:
+        result: what user code returned.
+        what: the code, for the error.
+        advice: what to do if it is asynchronous.
+        node_id: the node, if that is the code.
+
+    Raises:
+        GraphRunnerError: the result is awaitable, or an async generator.
+    """
+    if not inspect.isawaitable(result) and not inspect.isasyncgen(result):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()  # nothing will await it, and Python would warn about it
+    if node_id is not None:
+        what = f"{what} {node_id!r}"
+    raise GraphRunnerError(f"{what} is asynchronous: {advice}", node_id=node_id)
 
 
 @final

@@ -27,6 +27,11 @@ def to_datetime(microseconds: int) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
+def to_microseconds(time: datetime) -> int:
+    """Return how many microseconds after 1970 an aware time is."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
 @final
 class Checkpoint(JavaNames):
     """The state after a node, and the node that runs next. Immutable.
@@ -90,7 +95,7 @@ class Checkpoint(JavaNames):
             created_us = time_ns() // 1000
         else:
             try:
-                created_us = (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
+                created_us = to_microseconds(created_at.astimezone(UTC))
             except (OverflowError, ValueError) as error:
                 reason = "its year in UTC is out of range"
                 raise CheckpointSerializationError("created_at", "datetime", reason) from error

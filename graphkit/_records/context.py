@@ -170,6 +170,15 @@ class NodeContext:
         if not self.journal.dispatch(output):
             self.outputs.append(output)
 
+    def adopt(self, copy: NodeContext) -> None:
+        """Take over what an attempt did that had a copy of this context."""
+        self.attempt = copy.attempt
+        self.interrupt_calls = copy.interrupt_calls
+        self.answers = copy.answers
+        for output in copy.outputs:
+            self.dispatch(output)
+        copy.outputs.clear()
+
 
 CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_node_context", default=None)
 """The node context of the calling code. asyncio.to_thread and graphkit's own executors copy it into

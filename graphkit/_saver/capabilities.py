@@ -360,6 +360,20 @@ _UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, Checkpoi
 """What looking for a thread raises that is there."""
 
 
+def load_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, hint: str = "") -> Checkpoint:
+    """Return the checkpoint that a config names.
+
+    Raises:
+        CheckpointNotFoundError: there is none, perhaps because another process has removed it. The message
+            ends with the hint.
+    """
+    checkpoint = saver.get(config)
+    if checkpoint is None:
+        what = config.checkpoint_id or f"in namespace {config.checkpoint_ns!r}"
+        raise CheckpointNotFoundError(config.thread, f"checkpoint {what}", hint)
+    return checkpoint
+
+
 def has_thread(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:
     """Return whether a saver has a thread, readable or not. What reads it raises the error that it has.
 

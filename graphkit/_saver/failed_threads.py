@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Final, TypeVar, final
 
+from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit.errors import CheckpointerError, CheckpointStorageError, ThreadBusyError
 
 _MAX_NAMES: Final = 20
 """How many threads a message names."""
+_OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _Result = TypeVar("_Result")
 
 
@@ -23,6 +25,7 @@ class FailedThreads:
     def __init__(
         self,
         operation: str,
+        saver: object = None,
         *,
         fatal: tuple[type[Exception], ...] = (),
         passes_over: tuple[type[Exception], ...] = (),
@@ -31,10 +34,12 @@ class FailedThreads:
 
         Args:
             operation: what is done with each thread, as a verb.
+            saver: that of the threads; see `concerns_all_threads`.
             fatal: errors that all other threads would meet, too: they end the operation.
             passes_over: errors that are no failure: nothing is to be done with their thread.
         """
         self._operation = operation
+        self._saver = saver
         self._fatal = fatal
         self._passes_over = passes_over
         self._tried: set[str] = set()
@@ -55,9 +60,8 @@ class FailedThreads:
         except self._passes_over:
             pass
         except (CheckpointerError, OSError) as error:
-            # An OSError that the saver did not wrap counts as what it would be wrapped in.
-            kind = type(error) if isinstance(error, CheckpointerError) else CheckpointStorageError
-            if issubclass(kind, self._fatal) or is_out_of_resources(error):
+            kind = _kind_of(error)
+            if issubclass(kind, self._fatal) or concerns_all_threads(error, self._saver):
                 raise
             self.add(thread_id, error)
 
@@ -130,6 +134,20 @@ def without_option(error: Exception) -> Exception:
     return shown
 
 
-def is_out_of_resources(error: Exception) -> bool:
-    """Return whether an error is due to the process, and not to the store of a thread."""
-    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+def concerns_all_threads(error: Exception, saver: object = None) -> bool:
+    """Return whether an error that one thread met would meet all others, too.
+
+    It is due to the process, which has no memory or no files left. Or it is a storage error of a saver that keeps no
+    files: its database or bucket cannot be used. Each thread has files of its own (None: it may have).
+    """
+    if not isinstance(error, OSError):
+        return False
+    if error.errno in _OUT_OF_RESOURCES:
+        return True
+    keeps_files = saver is None or isinstance(saver, HasBaseDirectory)
+    return not keeps_files and issubclass(_kind_of(error), CheckpointStorageError)
+
+
+def _kind_of(error: Exception) -> type[Exception]:
+    """Return the type of an error; that of an OSError that the saver did not wrap is what it would be wrapped in."""
+    return type(error) if isinstance(error, CheckpointerError) else CheckpointStorageError

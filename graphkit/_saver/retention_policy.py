@@ -23,7 +23,7 @@ from typing import Final, Self, final
 from graphkit._options import check_age, check_choice, check_count, check_function, check_texts, read_options
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.failed_threads import is_out_of_resources, name_threads, without_option
+from graphkit._saver.failed_threads import concerns_all_threads, name_threads, without_option
 from graphkit._saver.reports import OverLimit, RetentionReport
 from graphkit._saver.retention import RetentionOptions, prune_thread
 from graphkit._saver.status import STATUSES
@@ -305,7 +305,7 @@ class _Pass:
             # Its key was destroyed, and with it all that could be removed.
             pass
         except (CheckpointerError, OSError) as error:
-            if is_out_of_resources(error) or isinstance(error, CheckpointKeyError):
+            if concerns_all_threads(error) or isinstance(error, CheckpointKeyError):
                 raise
             # Not the error itself: the frames of its traceback hold the states of the thread.
             self._failed[thread_id] = describe_error(without_option(error))

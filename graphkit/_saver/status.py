@@ -25,11 +25,11 @@ LangGraph's runs hold no run lock, so that theirs is `running` until it has ende
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.checkpoint import Checkpoint, to_microseconds
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
@@ -229,8 +229,6 @@ LOOK_INTERVAL: Final = 0.2
 """Seconds between two looks of a run, at least."""
 SLOT_NANOSECONDS: Final = 200_000_000
 """The length of the slots of time whose first checkpoints are mailboxes."""
-_SLOT: Final = timedelta(microseconds=SLOT_NANOSECONDS // 1000)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE: Final = 16
 _RECENT_MAILBOXES: Final = 4
 """How many mailboxes a run may have passed since it looked last, and more."""
@@ -327,4 +325,4 @@ def read_left_writes(
 
 
 def _number_slot(info: CheckpointInfo) -> int:
-    return (info.created_at - _EPOCH) // _SLOT
+    return to_microseconds(info.created_at) * 1000 // SLOT_NANOSECONDS

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 
 from pydantic import SecretStr
 
-from graphkit._plan.topology import Call
+from graphkit._plan.topology import Call, require_result
 from graphkit._records.context import post_event
 from graphkit._to_thread import run_in_thread
 from graphkit._wording import describe_error
@@ -132,18 +132,12 @@ class FunctionModel:
         """Return what the function returns, as a message.
 
         Raises:
-            RuntimeError: the function is asynchronous.
+            GraphRunnerError: the function is asynchronous.
             TypeError, ValueError: it returned something else than a text or a message.
         """
         result = self._call(messages, tools, on_text)
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()  # nothing will await it, and Python would warn about it
-            name = name_of(self._function)
-            raise RuntimeError(
-                f"the model {name} is asynchronous: define it with async def, and run the agent with arun or astream"
-            )
-        return as_reply(result)
+        advice = "define it with async def, and run the agent with arun or astream"
+        return as_reply(require_result(result, f"the model {name_of(self._function)}", advice))
 
     async def arequest(
         self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None

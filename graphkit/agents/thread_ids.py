@@ -15,8 +15,6 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 MAX_LENGTH: Final = 4096
 """How many characters a thread id may have."""
-_MAX_QUOTED: Final = 60
-"""How much of a value an error quotes, in characters."""
 _NANOSECONDS: Final = 1_000_000_000
 _SUFFIX_BYTES: Final = 8
 _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -90,7 +88,7 @@ class ThreadIDGenerator:
         """
         checked: object = user_id
         if not isinstance(checked, str) or not checked:
-            raise ValueError(f"user_id must be a non-empty str, not {_quote(checked)}")
+            raise ValueError(f"user_id must be a non-empty str, not {checked!r:.60}")
         user = checked.encode("utf-8", "surrogatepass")
         encoded = quote_from_bytes(user, safe="")
         thread_id = f"user-{encoded}-{ThreadIDGenerator.timestamp()}"
@@ -107,7 +105,7 @@ class ThreadIDGenerator:
         """
         parts = _USER_SPECIFIC.fullmatch(thread_id)
         if parts is None:
-            raise ValueError(f"{_quote(thread_id)} is no id of user_specific")
+            raise ValueError(f"{thread_id!r:.60} is no id of user_specific")
         user = unquote_to_bytes(parts[1])
         return user.decode("utf-8", "surrogatepass")
 
@@ -123,7 +121,7 @@ class ThreadIDGenerator:
         """
         checked: object = function
         if not callable(checked):
-            raise ValueError(f"generator_func must be a function, not {_quote(checked)}")  # noqa: TRY004 - as the others
+            raise ValueError(f"generator_func must be a function, not {checked!r:.60}")  # noqa: TRY004 - as the others
         return check_thread_id(function())
 
 
@@ -148,7 +146,7 @@ class ThreadIDManager:
         checked: object = strategy
         if not isinstance(checked, str) or checked not in _OPTION_OF:
             known = ", ".join(_OPTION_OF)
-            raise ValueError(f"unknown thread id strategy {_quote(checked)}; known are {known}")
+            raise ValueError(f"unknown thread id strategy {checked!r:.60}; known are {known}")
         self.strategy = strategy
         self.options = self._check_options(options)
 
@@ -200,19 +198,14 @@ def check_thread_id(thread_id: object) -> str:
         ValueError: it is not valid; the message says why.
     """
     if not isinstance(thread_id, str):
-        raise ValueError(f"a thread id must be a str, not {_quote(thread_id)}")  # noqa: TRY004 - one kind for all
+        raise ValueError(f"a thread id must be a str, not {thread_id!r:.60}")  # noqa: TRY004 - one kind for all
     if not thread_id:
         raise ValueError("a thread id must not be empty")
     if len(thread_id) > MAX_LENGTH:
         raise ValueError(f"a thread id has at most {MAX_LENGTH} characters, not {len(thread_id)}")
     if thread_id != thread_id.strip():
-        raise ValueError(f"a thread id must not begin or end with white space: {_quote(thread_id)}")
+        raise ValueError(f"a thread id must not begin or end with white space: {thread_id!r:.60}")
     for index, character in enumerate(thread_id):
         if unicodedata.category(character) in _REFUSED_CATEGORIES:
             raise ValueError(f"a thread id must have no control character; character {index} is {character!r}")
     return thread_id
-
-
-def _quote(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."

@@ -17,6 +17,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import load_checkpoint
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointNotFoundError
 from graphkit.recovery import last_good
 
@@ -258,10 +259,7 @@ class CheckpointManager:
         return [info.node_id for info in history[:end]]
 
     def _require(self, run_id: str, checkpoint_id: str) -> Checkpoint:
-        checkpoint = self.saver.get(RunnableConfig(run_id, checkpoint_id))
-        if checkpoint is None:
-            raise CheckpointNotFoundError(run_id, f"checkpoint {checkpoint_id!r}", "see list_checkpoints")
-        return checkpoint
+        return load_checkpoint(self.saver, RunnableConfig(run_id, checkpoint_id), "see list_checkpoints")
 
     @_warn_on_error(lambda: None)
     def get_checkpoint(self, run_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:

@@ -22,7 +22,7 @@ from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.store import StorageErrors, Store, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.log_saver import LogSaver, resolve_optional
-from savers._options import Fsync, parse_fsync, parse_lock_timeout
+from savers._options import Fsync, parse_fsync, parse_lock_timeout, parse_path
 from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
@@ -508,12 +508,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:
-    if not isinstance(base_directory, (str, os.PathLike)) or not os.fspath(base_directory):
-        raise CheckpointerConfigurationError(f"base_directory must be a path, not {base_directory!r}")
-    if "\0" in os.fsdecode(base_directory):
-        raise CheckpointerConfigurationError(
-            f"base_directory must be a path, which has no null character, not {base_directory!r}"
-        )
+    parse_path("base_directory", base_directory)
     if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
         raise CheckpointerConfigurationError(
             f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}"

@@ -36,9 +36,9 @@ from graphkit.saver_kit import (
     ThreadLike,
     check_time,
     check_writes,
+    concerns_all_threads,
     find_waiting_interrupts,
     get_held_run_locks,
-    is_out_of_resources,
     is_schedule,
     resolve_thread_id,
     with_status,
@@ -71,9 +71,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     isolates_values = True
     waits_for_runs = True
-
-    fatal_errors: tuple[type[CheckpointerError], ...] = ()
-    """Errors that concern the whole store: a method for all threads does not go on with the next one."""
 
     def __init__(self, catalogue: LogCatalogue[Medium], codec: Codec) -> None:
         self.catalogue = catalogue
@@ -414,7 +411,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 raise
         except (OSError, CheckpointerError) as error:
             # A missing key concerns more than one thread.
-            concerns_all = is_out_of_resources(error) or isinstance(error, (CheckpointKeyError, *self.fatal_errors))
+            concerns_all = concerns_all_threads(error, self) or isinstance(error, CheckpointKeyError)
             if concerns_all or not is_one_of_all:
                 raise
             _LOGGER.warning("thread %.80r is passed over, for it cannot be read: %s", thread_id, error)
@@ -841,7 +838,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         failed = FailedThreads(verb, fatal=(Exception,))
         if goes_on:
-            failed = FailedThreads(verb, fatal=self.fatal_errors, passes_over=(CheckpointErasedError,))
+            failed = FailedThreads(verb, self, passes_over=(CheckpointErasedError,))
         return failed.change_each(thread_ids, change, progress)
 
     def _rewrite_log(

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, fina
 
 from graphkit import HistorySummary, RunnableConfig, Tag
 from graphkit.abc import Watch
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointCorruptionError,
-    CheckpointErasedError,
-    CheckpointStorageError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointConflictError, CheckpointCorruptionError, CheckpointErasedError, ThreadBusyError
 from graphkit.saver_kit import Codec, ConfigLike, ThreadLike, check_copy, get_held_run_locks
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
@@ -68,7 +62,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
     """
 
     refuses_unstorable_values = True
-    fatal_errors = (CheckpointStorageError,)
 
     def __init__(
         self,

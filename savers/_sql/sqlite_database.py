@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
-from savers._options import Fsync
+from savers._options import Fsync, parse_path
 from savers._sql.database import (
     SQLITE,
     Database,
@@ -230,15 +230,11 @@ class _SqliteTransaction(Transaction):
 
 
 def _check_path(db_file: object) -> str:
-    if not isinstance(db_file, (str, os.PathLike)) or not os.fspath(db_file):
-        raise CheckpointerConfigurationError(f"db_file must be a path, not {db_file!r}")
-    path = os.fsdecode(db_file)
+    path = parse_path("db_file", db_file)
     if path == ":memory:" or path.startswith("file:"):
         raise CheckpointerConfigurationError(
             f"db_file must be the path of a file, not {path!r}; MemorySaver stores in memory"
         )
-    if "\0" in path:
-        raise CheckpointerConfigurationError(f"db_file must be a path, not {path!r}")
     if os.path.basename(path) in {"", ".", ".."}:
         raise CheckpointerConfigurationError(
             f"db_file must be the path of a file, not of a directory, as {path!r} is; add the name of the file"

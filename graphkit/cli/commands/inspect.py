@@ -12,6 +12,7 @@ import click
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import load_checkpoint
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph
 from graphkit._saver.status import find_next_time, public_metadata
 from graphkit._saver.writes import (
@@ -31,7 +32,7 @@ from graphkit.cli.render import Card, Column, Message, Text, View, format_tree
 from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, load_app, open_store_of, require_saver
 from graphkit.cli.stores import load_langgraph, open_store, with_placeholder_types
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize
-from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
+from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
 
 _COLUMNS: Final = (
     Column("thread", "thread", "name"),
@@ -78,7 +79,7 @@ def show(
     """
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
-    loaded = _load(saver, config)
+    loaded = load_checkpoint(saver, config, "see graphkit history")
     # The id, from here on: another process may store a newer checkpoint at any time.
     config = config.with_check_point_id(loaded.id)
     state = _read_state(saver, config, loaded)
@@ -93,20 +94,6 @@ def show(
         values = _require_readable(state)
         row["state"] = {name: type(value).__name__ for name, value in values.items()}
     return Card(_COLUMNS, row, tree="state")
-
-
-def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
-    """Load a checkpoint.
-
-    Raises:
-        CheckpointNotFoundError: another process removed it in the meantime, or the namespace is
-            empty.
-    """
-    checkpoint = saver.get(config)
-    if checkpoint is None:
-        what = config.checkpoint_id or f"in namespace {config.checkpoint_ns!r}"
-        raise CheckpointNotFoundError(config.thread, f"checkpoint {what}", "see graphkit history")
-    return checkpoint
 
 
 def _read_state(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> Mapping[str, Any] | str:
@@ -240,7 +227,8 @@ def diff(
 
 
 def _load_state(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
-    return _require_readable(_read_state(saver, config, _load(saver, config)))
+    checkpoint = load_checkpoint(saver, config, "see graphkit history")
+    return _require_readable(_read_state(saver, config, checkpoint))
 
 
 def _cut(value: Any) -> Any:

@@ -14,7 +14,7 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasBaseDirectory, SupportsCompact, SupportsDeleteIdle, SupportsRotate
+from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.failed_threads import FailedThreads, name_threads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.retention import RetentionOptions, prune_thread
@@ -34,7 +34,6 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointFormatError,
     CheckpointNotFoundError,
-    CheckpointStorageError,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def prune(
     threads = find_threads(saver, thread)
     # Nothing is left to prune of what was erased. Only of a thread that was named is that an error.
     passes_over = (CheckpointErasedError,) if thread is None else ()
-    failed = _collect_failures(saver, "prune", passes_over)
+    failed = FailedThreads("prune", saver, passes_over=passes_over)
     prune_one = partial(prune_thread, saver, options=criteria, dry_run=dry_run)
     with context.progress("pruning") as progress:
         count = sum(failed.change_each(threads, prune_one, progress))
@@ -147,15 +146,6 @@ def prune(
 def _describe_pruned(checkpoints: int, threads: int, *, dry_run: bool) -> str:
     verb = "would remove" if dry_run else "removed"
     return f"{verb} {pluralize(checkpoints, 'checkpoint')} of {pluralize(threads, 'thread')}"
-
-
-def _collect_failures(
-    saver: BaseCheckpointSaver, operation: str, passes_over: tuple[type[Exception], ...] = ()
-) -> FailedThreads:
-    """Return what catches the errors of single threads, so that the command goes on with the others."""
-    # A database that is full or cannot be reached would fail for each thread, a directory only for this one.
-    fatal = () if isinstance(saver, HasBaseDirectory) else (CheckpointStorageError,)
-    return FailedThreads(operation, fatal=fatal, passes_over=passes_over)
 
 
 def _apply_policy(context: CliContext, saver: BaseCheckpointSaver, file: str, *, dry_run: bool) -> Message:
@@ -191,7 +181,7 @@ def _prune_idle(
         raise missing_capability(saver, "prune --idle")
     delete_idle = partial(saver.delete_idle, idle_since=idle_since)
     assert isinstance(saver, BaseCheckpointSaver)
-    failed = _collect_failures(saver, "delete")
+    failed = FailedThreads("delete", saver)
     idle = _list_idle(saver, only, partial(delete_idle, dry_run=True), failed)
     waiting = [row["thread"] for row in idle if row["status"] == "interrupted"]
     damaged = [row["thread"] for row in idle if row["status"] == "damaged"]

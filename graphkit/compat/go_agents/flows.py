@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from graphkit._options import check_count
-from graphkit._plan.topology import Call
+from graphkit._plan.topology import Call, require_result
 from graphkit._records.context import GraphInterrupt, post_event
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import GraphRunnerError
@@ -26,6 +26,7 @@ from graphkit.errors import GraphRunnerError
 _MAX_WORKERS: Final = 16
 _Quantify = Callable[[Iterable[bool]], bool]
 """`all` or `any`."""
+_ADVICE: Final = "define it with async def, and run the graph with ainvoke"
 
 
 # Predicates
@@ -41,7 +42,7 @@ class Predicate:
 
     def __call__(self, state: Any) -> bool:
         """Return whether it is true of a state."""
-        return bool(_require_result(self.test(state), self.name))
+        return bool(require_result(self.test(state), self.name, _ADVICE))
 
 
 def key_exists(key: str) -> Predicate:
@@ -480,7 +481,7 @@ def _make_call(function: Callable[..., Any]) -> Call:
 
 def _run_call(call: Call, value: Any, config: Any) -> Any:
     """Call a function, with the config if it takes one."""
-    return _require_result(call.run(value, config), _get_name(call.function))
+    return require_result(call.run(value, config), _get_name(call.function), _ADVICE)
 
 
 async def _arun_call(call: Call, value: Any, config: Any) -> Any:
@@ -492,21 +493,6 @@ async def _arun_call(call: Call, value: Any, config: Any) -> Any:
     if inspect.isawaitable(result):
         return await result
     return result
-
-
-def _require_result(result: Any, name: str) -> Any:
-    """Return the result of a synchronous call.
-
-    Raises:
-        GraphRunnerError: it is an awaitable.
-    """
-    if not inspect.isawaitable(result):
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    raise GraphRunnerError(
-        f"{name} returned an awaitable; define it with async def, and run the graph with ainvoke",
-    )
 
 
 @contextmanager

@@ -359,6 +359,8 @@ class ErasureLedger:
         Raises:
             CheckpointStorageError: the record may not be on the disk.
         """
+        from graphkit._transfer.importing import sync_directory
+
         microseconds = round(datetime.now(UTC).timestamp() * 1_000_000)
         record = b"1 %s %016d" % (self._hash(resolve_thread_id(thread)), microseconds)
         # A line of its own, also behind one that was torn: a process may have died while it wrote it.
@@ -367,12 +369,7 @@ class ErasureLedger:
             with os.fdopen(os.open(self._path, _APPEND, 0o600), "ab", buffering=0) as file:
                 written = os.write(file.fileno(), line)
                 os.fsync(file.fileno())
-            if os.name != "nt":  # Windows brings the names in a directory to the disk itself
-                directory = os.open(Path(self._path).parent, os.O_RDONLY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+            sync_directory(Path(self._path).parent)
         except OSError as error:
             raise CheckpointStorageError(self._path, "write to", error) from error
         if written < len(line):

@@ -366,7 +366,7 @@ class ErasureLedger:
         # A line of its own, also behind one that was torn: a process may have died while it wrote it.
         line = b"\n%s %s\n" % (record, self._sign(record))
         try:
-            with os.fdopen(os.open(self._path, _APPEND, 0o600), "ab", buffering=0) as file:
+            with os.fdopen(os.open(self._path, _APPEND, 0o600), "ab") as file:
                 written = os.write(file.fileno(), line)
                 os.fsync(file.fileno())
             sync_directory(Path(self._path).parent)

@@ -206,8 +206,7 @@ def test_types_of_a_graph(runs, shop):
         show = ["show", runs, "t", *options, "--key"]
         assert read_json(*show, "place") == {"city": "Bern"}
         assert read_json(*show, "place.city") == "Bern"
-    diff = graphkit("diff", runs, "t")
-    assert diff.lines[-2] == '+ place: {"city": "Bern"}'
+    assert graphkit("diff", runs, "t").lines[-2] == '+ place: {"city": "Bern"}'
     assert graphkit("copy", runs, "t", "u").code == 0, "it moves bytes"
 
 

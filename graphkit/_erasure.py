@@ -360,20 +360,17 @@ class ErasureLedger:
         Raises:
             CheckpointStorageError: the record may not be on the disk.
         """
+        from graphkit._transfer.importing import sync_directory
+
         microseconds = to_microseconds(datetime.now(UTC))
         record = b"1 %s %016d" % (self._hash(resolve_thread_id(thread)), microseconds)
         # A line of its own, also behind one that was torn: a process may have died while it wrote it.
         line = b"\n%s %s\n" % (record, self._sign(record))
         try:
-            with os.fdopen(os.open(self._path, _APPEND, 0o600), "ab", buffering=0) as file:
+            with os.fdopen(os.open(self._path, _APPEND, 0o600), "ab") as file:
                 written = os.write(file.fileno(), line)
                 os.fsync(file.fileno())
-            if os.name != "nt":  # Windows brings the names in a directory to the disk itself
-                directory = os.open(Path(self._path).parent, os.O_RDONLY)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+            sync_directory(Path(self._path).parent)
         except OSError as error:
             raise CheckpointStorageError(self._path, "write to", error) from error
         if written < len(line):

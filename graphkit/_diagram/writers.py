@@ -397,8 +397,6 @@ class _Drawing:
                 return []
             chains.append(chain)
         drawn = {node for chain in chains for node in chain}
-        if not drawn.issubset(following):
-            return []
         below = next((node for node in following if node not in drawn), None)
         if any(self._arrows[chain[-1]][0].target != below for chain in chains):
             return []

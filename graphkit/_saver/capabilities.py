@@ -356,10 +356,6 @@ def list_versions(saver: object, thread_id: str) -> Sequence[int]:
     return saver.versions_by_thread_id(thread_id)
 
 
-_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
-"""What looking for a thread raises that is there."""
-
-
 def load_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, hint: str = "") -> Checkpoint:
     """Return the checkpoint that a config names.
 
@@ -372,6 +368,10 @@ def load_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, hint: st
         what = config.checkpoint_id or f"in namespace {config.checkpoint_ns!r}"
         raise CheckpointNotFoundError(config.thread, f"checkpoint {what}", hint)
     return checkpoint
+
+
+_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError)
+"""What looking for a thread raises that is there."""
 
 
 def has_thread(saver: BaseCheckpointSaver, thread_id: str, *, released: bool) -> bool:

@@ -68,7 +68,7 @@ class CliContext:
     """The store that the user typed, or the environment has, if the command takes one."""
     passwords: frozenset[str] = frozenset()
     """Passwords in what the user typed; hidden in all messages."""
-    writers_above: list[Callable[[str], object]] = field(default_factory=list, repr=False, compare=False)
+    writers_above: list[Callable[[str], object]] = field(default_factory=list)
     """While the last lines of the terminal are redrawn: functions that write a line above them. The
     last one is in use. Copies of the context share the list."""
 

@@ -198,7 +198,7 @@ def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGra
     from graphkit import CompiledGraph, StateGraph
 
     found = _import_object(name)
-    if callable(found) and not isinstance(found, (CompiledGraph, StateGraph)):
+    if callable(found):
         try:
             found = found()
         except GraphKitError:

@@ -12,8 +12,7 @@ pytestmark = pytest.mark.requirement("P73")
 
 
 def test_a_thread_is_erased(store):
-    would = graphkit("erase", store, "--thread", "order-17", "--dry-run")
-    assert would.out == "would erase order-17, 662 B\n"
+    assert graphkit("erase", store, "--thread", "order-17", "--dry-run").out == "would erase order-17, 662 B\n"
     no = graphkit("erase", store, "--thread", "order-17", terminal=True, stdin="\n")
     assert (no.code, no.out) == (1, "nothing was erased\n")
     assert no.err == "erase order-17, 662 B, for good? [y/N] "
@@ -31,8 +30,7 @@ def test_what_it_needs(store, tmp_path):
         (("--thread", "order-17"), "pass --yes"),
         (("--ledger", tmp_path / "ledger"), "--ledger-key"),
     ):
-        done = graphkit("erase", store, *arguments)
-        assert_refused(done, 2, message)
+        assert_refused(graphkit("erase", store, *arguments), 2, message)
     done = graphkit("erase", store, "--ledger", tmp_path / "ledger", "--ledger-key", tmp_path / "none", "--yes")
     assert_refused(done, 18, "the key of the ledger cannot be read")
     assert len(read_json("threads", store)) == 3

@@ -140,7 +140,8 @@ def test_diff(store):  # compare two; added, removed and changed keys, new nodes
     [
         ({"l": [1, 2]}, {"l": [1, 2, 3]}, ["+ l[2]: 3"]),
         ({"l": [1, 2]}, {"l": [1]}, ["- l[1]: 2"]),
-        ({"a": {"b.c": 1}}, {"a": {"b.c": 2}}, ["~ a['b.c']: 1 → 2"]),
+        ({"a": {"b.c": 1, ".d": 3}}, {"a": {"b.c": 2, ".d": 4}}, ["~ a['b.c']: 1 → 2", "~ a['.d']: 3 → 4"]),
+        ({"[0]": 1}, {"[0]": 2}, ["~ ['[0]']: 1 → 2"]),
         ({"n": 1}, {"n": True}, ["~ n: 1 → true"]),
         ({"n": float("nan")}, {"n": float("nan")}, ["the states are the same"]),
         ({"t": "one\ntwo\nthree"}, {"t": "one\n2\nthree"}, ["~ t:", "    one", "  - two", "  + 2", "    three"]),
@@ -176,15 +177,13 @@ def test_the_graph_with_the_path_taken(runs, shop):
     assert data["path"] == [START, "reserve"]
     assert len(data["fingerprint"]) == 16
     assert done.err == ""
-    changed = graphkit("graph", runs, "t", "--app", "shop:changed")
-    assert "the graph has changed" in changed.err
+    assert "the graph has changed" in graphkit("graph", runs, "t", "--app", "shop:changed").err
     assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
     assert graphkit("graph", runs).code == 2
-    drawn = graphkit(*graph, terminal=True).out
-    assert "┃ ▶ approve ┃" in drawn
-    assert graphkit(*graph, "--format", "text").out == drawn
-    path_alone = graphkit("graph", runs, "t", terminal=True)
-    assert "┃ ▶ approve ┃" in path_alone.out
+    drawn = graphkit(*graph, terminal=True).lines
+    assert (drawn[0], drawn[-1]) == ("t", "✓ has run  ▶ is next")
+    assert graphkit(*graph, "--format", "text").lines == drawn
+    assert "┃ ▶ approve ┃" in graphkit("graph", runs, "t", terminal=True).out
 
 
 def test_a_path_has_only_what_nodes_led_to(runs, shop):
@@ -207,8 +206,7 @@ def test_types_of_a_graph(runs, shop):
         show = ["show", runs, "t", *options, "--key"]
         assert read_json(*show, "place") == {"city": "Bern"}
         assert read_json(*show, "place.city") == "Bern"
-    diff = graphkit("diff", runs, "t")
-    assert diff.lines[-2] == '+ place: {"city": "Bern"}'
+    assert graphkit("diff", runs, "t").lines[-2] == '+ place: {"city": "Bern"}'
     assert graphkit("copy", runs, "t", "u").code == 0, "it moves bytes"
 
 

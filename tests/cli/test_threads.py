@@ -320,6 +320,6 @@ def test_a_history_that_has_branched_is_a_tree(saver, store):
     assert draw("--clean") == ["●    ", "│ ●  ", "│ │ ●", "○─┴─╯"]
     assert draw("--limit", "2") == ["●    ", "│ ●  "]
     rows = read_json("history", store, "order-18")
-    assert [row["step"] for row in rows] == [1, 2, 1, 1, 0]
+    assert [(row["step"], row["seconds"]) for row in rows] == [(1, None), (2, 60), (1, None), (1, 120), (0, None)]
     assert read_json("history", store, "order-18", "--limit", "2") == rows[:2]
     assert "○" not in graphkit("history", store, "order-18").out

@@ -18,7 +18,7 @@ from tests.support.graphs import LOG, make_chain
 from tests.support.retention import fill, ids
 from tests.support.savers import SAVER_KINDS, ListingSaver, ListSaver, open_kind, saver_fixture
 from tests.support.sweeps import ALL
-from tests.support.terminal import damage, graphkit
+from tests.support.terminal import assert_refused, damage, graphkit
 from tests.support.workers import PATIENCE, serving
 
 saver = saver_fixture([*SAVER_KINDS, "postgres"], most=ALL, four_methods=ListingSaver)
@@ -192,6 +192,8 @@ def test_the_command_applies_a_file(tmp_path):
     assert done.json["removed"] == 3
     assert done.err.count("its limit is 1 B") == 1
     assert graphkit(*command, "--keep-last", "1").code == 2
+    damage(tmp_path / "store", "t")
+    assert_refused(graphkit(*command), 1, "t: ")
 
 
 # Workers

@@ -329,19 +329,20 @@ def graph(
 
 # Parts of a state
 
-_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+|'[^']*'|\"[^\"]*\")\]")
+_NAME: Final = r"[^.\[\]]+"
+_STEP: Final = re.compile(rf"\.?({_NAME})|\[(-?\d+|'[^']*'|\"[^\"]*\")\]")
 _ABSENT: Final = object()
 
 
-def get_at_path(state: Any, path: str) -> Any:
+def get_at_path(state: Mapping[str, Any], path: str) -> Any:
     """Return the part of a state at a path such as `messages[3].text` or `a['odd.key']`.
 
     Raises:
         UsageError: the path is malformed, or there is nothing at it.
     """
-    if isinstance(state, Mapping) and path in state:
+    if path in state:
         return state[path]
-    value = state
+    value: Any = state
     parent = ""
     position = 0
     while position < len(path):
@@ -368,7 +369,7 @@ def get_at_path(state: Any, path: str) -> Any:
                 found = f"has {pluralize(len(value), 'item')}"
             else:
                 found = f"is {abbreviate(value)}"
-            name = parent.lstrip(".") or "the state"
+            name = parent or "the state"
             raise UsageError(f"there is no {parent + step}; {name} {found}") from error
         parent += step
     return value
@@ -396,12 +397,12 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
     elif isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys((*old, *new)):
             step = str(key)
-            if not _STEP.fullmatch(step):
+            if not re.fullmatch(_NAME, step):
                 child_path = f"{path}[{step!r}]"
-            elif not path or step.startswith("["):
-                child_path = path + step
-            else:
+            elif path:
                 child_path = f"{path}.{step}"
+            else:
+                child_path = step
             yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), child_path)
     elif isinstance(old, list) and isinstance(new, list):
         pairs = zip_longest(old, new, fillvalue=_ABSENT)
@@ -415,4 +416,4 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
 def _is_same(old: Any, new: Any) -> bool:
     """Return whether two values are equal and of one type: True is not 1, but nan is nan."""
     # By `repr`, too: nan is not equal to itself, and a value of the application may not define `==`.
-    return old is new or (type(old) is type(new) and (old == new or repr(old) == repr(new)))
+    return type(old) is type(new) and (old == new or repr(old) == repr(new))

@@ -137,8 +137,7 @@ def resume(
 
         state = recovery.recover(graph, config, modifications=update)
         status = status_of(saver, config.thread) or "finished"
-        recovered = None if state is None else dict(state)
-        data = {"thread": config.thread, "status": status, "state": recovered}
+        data = {"thread": config.thread, "status": status, "state": state}
         return iter([Message(f"{escape(config.thread)} was resumed and is {status}", data)])
 
     answer: Any = ABSENT

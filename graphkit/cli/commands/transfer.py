@@ -303,10 +303,10 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
     try:
         if file == _STANDARD_STREAM:
             context.use_utf8()
-            yield iter(context.input)
+            yield context.input
             return
         with Path(file).open(encoding="utf-8") as opened:
-            yield iter(opened)
+            yield opened
     except UnicodeDecodeError as error:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -354,9 +354,9 @@ class _Parallel:
                 # Each item sees the context of the node, and so its observers and `once`.
                 futures = [pool.submit(copy_context().run, run_item, index, item) for index, item in enumerate(items)]
                 # A thread cannot be cancelled: items that run already are waited for, at the end of the
-                # `with`. Only those that have not started are dropped.
+                # `with`. Ctrl-C drops those that have not started; after a failure, `_run_item` ends them.
                 try:
-                    wait(futures, return_when=FIRST_EXCEPTION if self.fail_fast else ALL_COMPLETED)
+                    wait(futures)
                 finally:
                     pool.shutdown(cancel_futures=True)
             return self._make_update(futures)

@@ -56,8 +56,7 @@ class _Config(Settings):
         for name, new in other.set_fields():
             # Nested configurations are merged as well: one that sets `checkpoint.interval` alone leaves
             # the store of the other as it is.
-            old = getattr(self, name)
-            fields[name] = old.merge(new) if isinstance(old, _Config) and isinstance(new, _Config) else new
+            fields[name] = getattr(self, name).merge(new) if isinstance(new, _Config) else new
         return type(self)(**fields)
 
 

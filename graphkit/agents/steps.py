@@ -74,11 +74,13 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
 
 async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncGenerator[str | Message, None]:
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
+
+    async def work(emit: Callable[[str], None]) -> Message:
+        return await request(lambda text: emit(text) if text else None)
+
     is_streamed = False
-    async with aclosing(run_beside(request)) as items:
+    async with aclosing(run_beside(work)) as items:
         async for item in items:
-            if item == "":
-                continue
             if not isinstance(item, str) and not is_streamed:
                 for text in _whole_text(item):
                     yield text

@@ -45,7 +45,7 @@ class Script:
         if isinstance(reply, str):
             reply = {"role": "assistant", "content": reply}
         if on_text is not None and self.pieces:
-            for word in ["", *(reply["content"] or "").split()]:  # as servers send them
+            for word in ["", None, *(reply["content"] or "").split()]:  # as servers send them
                 on_text(word)
         return reply
 

@@ -35,17 +35,12 @@ def test_a_submitted_run_waits_for_a_worker(runs, shop):
 
 
 def test_a_time_and_a_key(runs, shop):
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    at = tomorrow.isoformat(timespec="seconds")
+    at = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
     submit_order = partial(submit, runs, "--key", "order-17", "--json")
     first = submit_order("--at", at).json
     thread = first["thread"]
-    assert first["status"] == "queued"
-    assert first["at"] == at
-    assert first["key"] == "order-17"
-    again = submit_order().json
-    assert again["thread"] == thread
-    assert again["at"] == at
+    assert first == {"thread": thread, "status": "queued", "at": at, "key": "order-17"}
+    assert submit_order().json == first
     assert_shows(graphkit("threads", runs), 0, f"not before {at}")
     assert graphkit("worker", runs, "--app", shop, "--once").out == "resumed 0 runs\n"
     early = graphkit("resume", runs, thread, "--app", shop)

@@ -66,7 +66,7 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
         if node_context is not None:
             node_context.journal = NO_JOURNAL  # the run may be over, and its lock free
         model.thread.join(GRACE)
-    reply: Message = unwrap_outcome(piece)
+    reply = as_reply(unwrap_outcome(piece))
     if not is_streamed:
         yield from _whole_text(reply)
     return reply
@@ -76,7 +76,7 @@ async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> 
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
 
     async def work(emit: Callable[[str], None]) -> Message:
-        return await request(lambda text: emit(text) if text else None)
+        return as_reply(await request(lambda text: emit(text) if text else None))
 
     is_streamed = False
     async with aclosing(run_beside(work)) as items:
@@ -88,8 +88,8 @@ async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> 
             yield item
 
 
-def _whole_text(reply: Any) -> list[str]:
-    content = reply.get("content") if isinstance(reply, Mapping) else None
+def _whole_text(reply: Message) -> list[str]:
+    content = reply["content"]
     return [content] if isinstance(content, str) and content else []
 
 

@@ -137,17 +137,26 @@ async def run_beside(call: Callable[[Callable[[Any], None]], Awaitable[Any]]) ->
         await asyncio.wait({task})
 
 
-def step_through(stream: AsyncIterator[T], runner: Runner) -> Iterator[T]:
+def step_through(stream: AsyncIterator[T], runner: Runner) -> Generator[T, None, None]:
     """Yield the items of a stream, none of which is None, each as soon as there is one.
 
-    The event loop stands still between two items: nothing else runs in it.
+    The event loop stands still between two items: nothing else runs in it. Closing the iterator closes the stream.
     """
 
     async def read_next() -> T | None:
         return await anext(stream, None)
 
-    while (item := runner.run(read_next())) is not None:
-        yield item
+    async def close() -> None:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+    try:
+        while (item := runner.run(read_next())) is not None:
+            yield item
+    except GeneratorExit:  # and not after a KeyboardInterrupt: a task reads the stream then, which the runner cancels
+        # The stream closes those that it reads. The runner would close them all at once, each in the way of the others.
+        runner.run(close())
+        raise
 
 
 def iterate(stream: Iterator[T] | AsyncIterator[T]) -> Generator[T, None, None]:
@@ -157,7 +166,6 @@ def iterate(stream: Iterator[T] | AsyncIterator[T]) -> Generator[T, None, None]:
         return
     import asyncio
 
-    # The runner ends the stream if the caller stops early.
     with asyncio.Runner() as runner:
         yield from step_through(stream, runner)
 

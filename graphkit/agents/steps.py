@@ -66,7 +66,7 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
         if node_context is not None:
             node_context.journal = NO_JOURNAL  # the run may be over, and its lock free
         model.thread.join(GRACE)
-    reply: Message = unwrap_outcome(piece)
+    reply = as_reply(unwrap_outcome(piece))
     if not is_streamed:
         yield from _whole_text(reply)
     return reply
@@ -74,10 +74,13 @@ def stream_text(request: Callable[[TextHandler], Message]) -> Generator[str, Non
 
 async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> AsyncGenerator[str | Message, None]:
     """As `stream_text`, in a task, with the reply as the last item. Closing the iterator cancels the request."""
+
+    async def work(emit: Callable[[str], None]) -> Message:
+        # What a model passes may have no text: the delta of a client has None then.
+        return as_reply(await request(lambda text: emit(text) if text else None))
+
     is_streamed = False
-    # What a model passes may have no text: the delta of a client has None then.
-    pieces = run_beside(lambda emit: request(lambda text: emit(text) if text else None))
-    async with aclosing(pieces) as items:
+    async with aclosing(run_beside(work)) as items:
         async for item in items:
             if not isinstance(item, str) and not is_streamed:
                 for text in _whole_text(item):
@@ -86,8 +89,8 @@ async def astream_text(request: Callable[[TextHandler], Awaitable[Message]]) -> 
             yield item
 
 
-def _whole_text(reply: Any) -> list[str]:
-    content = reply.get("content") if isinstance(reply, Mapping) else None
+def _whole_text(reply: Message) -> list[str]:
+    content = reply["content"]
     return [content] if isinstance(content, str) and content else []
 
 

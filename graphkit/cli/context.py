@@ -107,7 +107,10 @@ class CliContext:
 
     def to_local_time(self, when: datetime) -> datetime:
         """Convert a time to the zone in which times are shown."""
-        return when.astimezone(self.zone)
+        try:
+            return when.astimezone(self.zone)
+        except OverflowError:  # the last day of the calendar, by which applications mean "never", or the first
+            return when
 
     def describe_time(self, when: datetime) -> str:
         """Return a time as part of a sentence: at a terminal in its zone, elsewhere in UTC."""
@@ -127,9 +130,9 @@ class CliContext:
         """
         try:
             parsed = datetime.fromisoformat(text)
-        except ValueError:
+            return parsed.replace(tzinfo=parsed.tzinfo or self.zone).astimezone(UTC)
+        except (ValueError, OverflowError):
             raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
-        return parsed.replace(tzinfo=parsed.tzinfo or self.zone).astimezone()
 
     def time_ago(self, age: str | None) -> datetime | None:
         """Return the time as long ago as the user typed, such as 12h or 30d; None if nothing was typed."""

@@ -119,7 +119,10 @@ def _complete(
 # What several commands have
 
 Directory: TypeAlias = Annotated[
-    str, argument("A directory, sqlite:FILE, postgres:DSN or kind:argument. Default: GRAPHKIT_DIR, or --app's.", "DIR")
+    str,
+    argument(
+        "A directory, sqlite:FILE, postgres:DSN or kind:argument. Default: GRAPHKIT_DIR, or the saver of --app.", "DIR"
+    ),
 ]
 Thread: TypeAlias = Annotated[str, argument("The thread's id, or a unique prefix.", shell_complete=complete_thread)]
 MaybeThread: TypeAlias = Annotated[str | None, argument("Only this thread.", shell_complete=complete_thread)]

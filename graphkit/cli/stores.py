@@ -318,10 +318,11 @@ def _check_directory(path: Path, *, create: bool, has_kind: bool) -> None:
         kind, colon, _ = str(path).partition(":")
         kinds = _list_kinds() if colon and not has_kind else ()
         kind_hint = suggest(f"{kind}:", [f"{known}:" for known in kinds], show=escape)
-        if create and not kind_hint:
+        if kind_hint:
+            raise CheckpointerConfigurationError(f"there is no kind of store for {name}{kind_hint}")
+        if create:
             return
-        hint = kind_hint or _suggest_entry(path, are_files=False)
-        raise CheckpointerConfigurationError(f"there is no directory {name}{hint}")
+        raise CheckpointerConfigurationError(f"there is no directory {name}{_suggest_entry(path, are_files=False)}")
     if create:
         return
 

@@ -1,6 +1,6 @@
 """submit, schedule, cancel and pause; and what all commands say of threads that are queued, asleep or cancelled."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 
 import pytest
@@ -12,8 +12,8 @@ from tests.support.terminal import assert_refused, assert_shows, checkpoint, gra
 # submit
 
 
-def submit(store, *options):
-    return graphkit("submit", store, "--app", "shop:app", "--input", '{"item": "lamp"}', *options)
+def submit(store, *options, **place):
+    return graphkit("submit", store, "--app", "shop:app", "--input", '{"item": "lamp"}', *options, **place)
 
 
 def test_a_submitted_run_waits_for_a_worker(runs, shop):
@@ -35,21 +35,23 @@ def test_a_submitted_run_waits_for_a_worker(runs, shop):
 
 
 def test_a_time_and_a_key(runs, shop):
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    at = tomorrow.isoformat(timespec="seconds")
+    at = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
     submit_order = partial(submit, runs, "--key", "order-17", "--json")
     first = submit_order("--at", at).json
     thread = first["thread"]
-    assert first["status"] == "queued"
-    assert first["at"] == at
-    assert first["key"] == "order-17"
-    again = submit_order().json
-    assert again["thread"] == thread
-    assert again["at"] == at
+    assert first == {"thread": thread, "status": "queued", "at": at, "key": "order-17"}
+    assert submit_order().json == first
     assert_shows(graphkit("threads", runs), 0, f"not before {at}")
     assert graphkit("worker", runs, "--app", shop, "--once").out == "resumed 0 runs\n"
     early = graphkit("resume", runs, thread, "--app", shop)
     assert early.lines[-1] == f"{thread} is queued: its time has not come"
+
+
+def test_a_time_that_has_no_local_one(runs, shop):
+    east = {"terminal": True, "zone": timezone(timedelta(hours=9))}
+    assert_shows(submit(runs, "--at", "9999-12-31T23:59+00:00", **east), 0, "begins at 9999-12-31 23:59 UTC")
+    assert_shows(graphkit("threads", runs, **east), 0, "not before 9999-12-31 23:59:00 UTC")
+    assert_refused(submit(runs, "--at", "9999-12-31T23:59-09:00"), 2, "--at: 9999")
 
 
 # schedule

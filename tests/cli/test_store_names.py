@@ -123,7 +123,7 @@ def test_a_misspelt_kind_makes_no_directory(store, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     for command in (["threads", name], ["copy", store, "--to", name], ["import-langgraph-sqlite", "x.db", name]):
-        assert_refused(graphkit(*command), 18, "did you mean")
+        assert_refused(graphkit(*command), 18, "no kind of store", "did you mean")
         assert sorted(tmp_path.iterdir()) == before
     assert graphkit("copy", store, "--to", f"file:{name}").code == 0
     assert (tmp_path / name).is_dir()

@@ -42,10 +42,9 @@ class Script:
     def request(self, messages, tools=(), on_text=None):
         self.requests.append((list(messages), tools))
         reply = self.replies[sum(message["role"] == "assistant" for message in messages)]
-        if isinstance(reply, str):
-            reply = {"role": "assistant", "content": reply}
+        text = reply if isinstance(reply, str) else reply["content"]
         if on_text is not None and self.pieces:
-            for word in ["", None, *(reply["content"] or "").split()]:  # as servers send them
+            for word in ["", None, *(text or "").split()]:  # as servers send them
                 on_text(word)
         return reply
 

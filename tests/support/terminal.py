@@ -52,7 +52,7 @@ class Done:
         return self.out.splitlines()
 
 
-def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, **environment):
+def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, zone=UTC, **environment):
     """Run a command line in this process, in a CliContext of its own; `stdin` may be a function that types lines."""
     out, err = Terminal(is_terminal=terminal), Terminal(is_terminal=terminal)
     context = CliContext(
@@ -64,7 +64,7 @@ def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, 
         colour=colour,
         environment=environment,
         now=lambda: now,
-        zone=UTC,
+        zone=zone,
     )
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run([str(arg) for arg in args], context)

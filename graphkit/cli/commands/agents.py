@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, final
 
 from graphkit._options import parse_json
@@ -214,8 +214,11 @@ class _Conversation:
         last: NodeOutput | None = None
         is_streamed = False
         try:
-            with self._context.stop_on_signal(lambda: self._agent.graph.pause(self._thread)) as stop_again:
-                for output in step_through(self._agent.astream(given, self._thread), self._runner):
+            with (
+                self._context.stop_on_signal(lambda: self._agent.graph.pause(self._thread)) as stop_again,
+                closing(step_through(self._agent.astream(given, self._thread), self._runner)) as outputs,
+            ):
+                for output in outputs:
                     stop_again()
                     last = output
                     if isinstance(output, StreamingOutput):

@@ -207,7 +207,7 @@ def write_output(
         context: has the standard output.
         output: what the user typed.
         lines: the lines.
-        noun: what is exported, as one and as several.
+        noun: what is exported, as one and as several, which is also the key of its number in JSON.
         key: a key of JSON with which the lines begin that count; "" counts all.
     """
     if output == _STANDARD_STREAM:

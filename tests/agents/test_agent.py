@@ -313,9 +313,12 @@ def test_an_agent_with_a_checkpointer_needs_a_thread_id(run):
             run(agent, "hello", missing)
         with pytest.raises(ValueError, match="needs the thread_id of its thread"):
             run(agent, "hello", missing, "a-checkpoint")
+
     assert agent.get_state_history("$default") == []
     assert agent.get_state_history("") == []
-    assert contents(run(agent, "hello", agent.new_thread_id()), "assistant") == ["1: hello"]
+
+    state = run(agent, "hello", agent.new_thread_id())
+    assert contents(state, "assistant") == ["1: hello"]
 
 
 @pytest.mark.requirement("P25")

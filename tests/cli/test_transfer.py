@@ -205,14 +205,17 @@ def test_a_refused_import_adds_nothing_to_what_is_there():
     source.put("u", checkpoint(1, START, "a", {}))
     lines = list(export_threads(source))
     before = list(export_threads(target))
+
     with pytest.raises(
         CheckpointConflictError, match=r"differs from the file \(cannot import t; all others are done\)"
     ):
         import_threads(target, lines)
     assert list(export_threads(target, ["t"])) == before
     assert target.get("u") == source.get("u")
+
     with pytest.raises(CheckpointConflictError, match=r"differs from the file$"):
         import_threads(target, export_threads(source, ["t"]))
+
     target.delete("t")
     assert [import_threads(target, lines).skipped for _ in range(2)] == [1, 2]
 

@@ -302,11 +302,14 @@ def test_idle_threads_are_those_whose_rows_are_old(saver):
     run_sql(saver, "UPDATE {histories} SET created = 1000")
     moment = datetime.now(UTC) - timedelta(hours=1)
     saver.put_writes("new", {"key": 1})
+
     assert [*saver.delete_idle(idle_since=moment, dry_run=True)] == ["held", "old"]
+
     seen = []
     with saver.run_lock("held"):
         assert [*saver.delete_idle(idle_since=moment, dry_run=True)] == ["old"]
         deleted = saver.delete_idle(idle_since=moment, progress=lambda *done: seen.append(done))
+
     assert deleted == ["old"]
     assert seen == [(1, 2, "held"), (2, 2, "old")]
     assert sorted(saver.threads(released=True)) == ["held", "new", "released"]

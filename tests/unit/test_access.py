@@ -935,6 +935,7 @@ def test_prefixes():
 
     assert [allowed("ann"), allowed("bob"), allowed("root")] == [["a/1"], ["c/1"], ["a/1", "c/1", "x"]]
     assert allowed("none") == allowed(None) == []
+
     with pytest.raises(CheckpointerConfigurationError):
         policies.prefix({"ann": [1]})
 

@@ -399,6 +399,7 @@ def test_a_pause_stops_before_the_next_node_and_the_run_goes_on_there(saver, opt
     assert a.asked == [1]
     assert status(saver) == "interrupted"
     assert pending_ids(saver) == [last.id]
+
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
@@ -454,6 +455,7 @@ def test_a_pause_inside_a_subgraph_and_a_fork(saver, how):
 
     assert run(compiled, {}, how=how).metadata == {"reason": "pause"}
     assert q.runs == []
+
     assert run(compiled, None, how=how).state["log"] == ["p", "q", "b", "j"]
     assert q.runs == ["q"]
 

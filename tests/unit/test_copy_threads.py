@@ -111,10 +111,14 @@ def test_only_the_chosen_threads_are_copied():
     copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
 
     assert steps == [(1, 2, "c"), (2, 2, "a")]
+
     with pytest.raises(CheckpointNotFoundError, match="'x'"):
         copy_threads(source, target, ["b", "x"])
+
+    guarded = AccessControlledSaver(source, lambda _, __, thread, ___: thread != "x")
     with pytest.raises(AccessDeniedError, match="may not namespaces thread 'x'"):
-        copy_threads(AccessControlledSaver(source, lambda _, __, thread, ___: thread != "x"), target, ["b", "x"])
+        copy_threads(guarded, target, ["b", "x"])
+
     assert sorted(target.threads()) == ["a", "c"]
 
 

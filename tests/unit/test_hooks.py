@@ -269,6 +269,7 @@ def test_in_branches_and_around_maps(saver, how):
     graph = make_graph(LOG, "START>b b>j j>END").add_map_node("m", lambda n: {"log": n}, "items")
     connect(graph, "START>m m>j").add_before_call_node_hook(of(how, before)).add_wrap_call_node_hook("m", wrap)
     graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
+
     log = invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"]
 
     assert log == ["before b", "b", "before m", "item 0", 0, "item 1", 1, "after None", "before j", "j"]

@@ -69,6 +69,7 @@ def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     compiled = make_chain({}, ask=lambda state: {"answer": interrupt(next(payloads))}).compile(checkpoint_saver=saver)
     first = run(compiled, {})
     since = saver.interrupts("t")[0].created_at
+
     again = run(compiled, GraphResume())
 
     assert (again.id, again.payload) == (first.id, "second")
@@ -212,9 +213,11 @@ def test_an_action_is_asked_each_time_after_a_resume_too(saver):
     assert (stop.node_id, stop.when) == ("gate", "action")
     assert stop.reason() == "no go yet"
     assert stop.metadata == {"reason": "no go yet"}
+
     assert run(compiled).id == stop.id
     assert (gate.asked, gate.runs) == (2, 0)
     assert pending_ids(saver) == [stop.id]
+
     assert run(compiled, GraphResume({"go": True})).state["log"] == ["gate"]
     assert (gate.asked, gate.runs) == (3, 1)
 

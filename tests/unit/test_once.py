@@ -185,7 +185,8 @@ def test_a_result_cannot_be_changed_afterwards(saver):
     graph.invoke({}, CONFIG)
     mine.append(2)
 
-    assert [*saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1])).values()] == [[1]]
+    writes = saver.get_writes(at_checkpoint(saver.list(CONFIG)[-1]))
+    assert [*writes.values()] == [[1]]
 
     graph = make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2))
 

@@ -425,6 +425,7 @@ def test_copies_and_exports_of_all_pass_over_what_is_erased(two_subjects, target
         assert copy_threads(source, copied).threads == copied.threads() == ["other"]
         (record,) = caplog.records
         assert record.getMessage().startswith("thread 't' is passed ")
+
         lines = export_threads(source, plaintext=True)
         assert sum(line.startswith('{"thread"') for line in lines) == 1
 

@@ -95,9 +95,11 @@ def test_a_question_that_waits_again_after_a_cancel_is_reported_again():
     app = graph.compile(checkpoint_saver=saver)
     app.invoke({}, T)
     operations.answer(saver, T, "yes", interrupt=saver.interrupts(T)[1].id)
+
     with saver.watch("t", interval=0.001) as changes:
         operations.cancel(saver, T)
         assert read_kinds(changes, 1) == ["cancel"]
+
         app.resume(T)
         assert changes.get(60).value["payload"] == "?"
         assert read_kinds(changes, 1) == ["progress"]

@@ -174,8 +174,10 @@ def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplo
     saver.put(RunnableConfig("t"), lost)
     crash(app, "u", after="a")
     worker = Worker(saver, app, retry=RetryPolicy(initial_delay=3600, max_delay=3600))
+
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert [worker.run(once=True), worker.run(once=True)] == [2, 2]
+
     assert "'lost' is not a node of this graph" in caplog.text
     assert "failed here once; the next attempt is in" in caplog.text
     assert status(saver, "u") == "finished"

@@ -397,7 +397,8 @@ class ExpectedStore:
         self, history: History, checkpoint_id: str, operation: _Operation, *, is_certain: bool, must_exist: bool
     ) -> None:
         slots = history.recorded.setdefault(checkpoint_id, Slots())
-        is_certain = is_certain and checkpoint_id not in history.repeated
+        # Several may have been recorded with `_ANY`, each of another checkpoint.
+        is_certain = is_certain and checkpoint_id != _ANY and checkpoint_id not in history.repeated
         if operation.name == "put_writes":
             kept = operation.fields.get("keep", ())
             for key, value in operation.fields.get("writes", {}).items():
@@ -439,10 +440,11 @@ class ExpectedStore:
             checkpoints.store(new, digest, is_certain=False, must_exist=must_exist)
             if replaced != new:
                 checkpoints.remove([replaced], is_certain=is_removed)
-                # The new one may have taken over the pending writes and tags of the old one.
+                # The new one may have taken over the pending writes and tags of the old one, and been replaced since.
                 old = history.recorded.get(replaced, Slots())
                 old.remove(old, is_certain=False)
-                history.recorded.setdefault(new, Slots()).add_possible(old)
+                for heir in {new, *history.list_heirs(new)}:
+                    history.recorded.setdefault(heir, Slots()).add_possible(old)
             return
         last = checkpoints.pop(replaced, None)
         if replaced != new and replaced in history.recorded:

@@ -335,6 +335,11 @@ OVERLAPS = {
         (LATEST, {"a": 1}),
         lambda saver: (saver.put(LATEST, SECOND), saver.put(SECOND_LATEST, made(3))),
     ),
+    "what takes over writes is replaced": (
+        "put",
+        (LATEST, SECOND),
+        lambda saver: saver.put(SECOND_LATEST, made(3)),
+    ),
 }
 """An operation with its arguments, and what another caller does when the store has done it and it is not recorded."""
 
@@ -345,6 +350,7 @@ def test_an_operation_within_another_one_on_the_same_keys_is_no_finding(tmp_path
     store = MemorySaver()
     saver = AuditedSaver(store, AuditLog(tmp_path / "log"))
     saver.put(CONFIG, FIRST)
+    saver.put_writes(LATEST, {"b": 0})
     operate = getattr(store, operation)
 
     def operate_and_let_others(*args):
@@ -355,6 +361,26 @@ def test_an_operation_within_another_one_on_the_same_keys_is_no_finding(tmp_path
 
     monkeypatch.setattr(store, operation, operate_and_let_others)
     getattr(saver, operation)(*arguments)
+    assert saver.log.verify(saver).problems == ()
+
+
+def test_pending_writes_to_a_history_that_was_empty_a_moment_before_are_no_finding(tmp_path, monkeypatch):
+    store = MemorySaver()
+    saver = AuditedSaver(store, AuditLog(tmp_path / "log"))
+    find_latest = store.recent
+    actions = [
+        lambda: (saver.put_writes(CONFIG, {"a": 2}), saver.put(CONFIG, SECOND)),
+        lambda: saver.put(CONFIG, FIRST),
+    ]
+
+    def find_latest_and_let_others(*arguments, **options):
+        found = find_latest(*arguments, **options)
+        actions.pop(0)()
+        return found
+
+    monkeypatch.setattr(store, "recent", find_latest_and_let_others)
+    saver.put_writes(CONFIG, {"a": 1})
+    monkeypatch.undo()
     assert saver.log.verify(saver).problems == ()
 
 

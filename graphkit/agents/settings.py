@@ -31,7 +31,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler  # pydantic
 
 from graphkit._options import import_yaml
 from graphkit._plan.retry import RetryPolicy
-from graphkit._wording import describe_error, simplify_message, suggest
+from graphkit._wording import explain_failed_import, simplify_message, suggest
 from graphkit.agents.tools import Tool
 from graphkit.errors import (
     AgentConfigurationError,
@@ -347,17 +347,9 @@ def resolve_reference(text: str) -> Any:
     module_name, _, path = check_reference(text).partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
-        if is_the_module:
-            raise ValueError(
-                f"there is no module {module_name!r}; modules are searched in PYTHONPATH, "
-                "which the commands extend by the current directory"
-            ) from error
-        raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
     except Exception as error:  # the code of the application may raise anything
-        raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error
+        places = "; modules are searched in PYTHONPATH, which the commands extend by the current directory"
+        raise ValueError(explain_failed_import(module_name, error, places)) from error
     for name in path.split("."):
         if not hasattr(found, name):
             raise ValueError(f"the module {module_name!r} has no {path!r}")

@@ -86,6 +86,7 @@ def test_what_is_no_app(runs, shop):
     [
         ("import nothing_of_this_name", "broken needs the module nothing_of_this_name, which is not installed"),
         ("raise ModuleNotFoundError('get it')", "importing broken failed: ModuleNotFoundError: get it ({here}"),
+        ("class E(Exception): __str__ = None\nraise E", "importing broken failed: E: its __str__ raised TypeError ("),
         ("1 / 0", "importing broken failed: ZeroDivisionError: division by zero ({here}, line 2)"),
         ("def f(:", "importing broken failed: SyntaxError: invalid syntax (broken.py, line 2)"),
         ("from shop import nothing", "importing broken failed: ImportError: cannot import name 'nothing' from 'shop'"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
@@ -465,7 +465,7 @@ class YamlFile:
         written: texts in which a variable was replaced, and how the file writes them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, path: FilePath, environment: Mapping[str, str]) -> None:
         """Read a file.
 
         `${NAME}` in a text stands for the environment variable, and `$${` for `${`. Merge keys and
@@ -482,13 +482,13 @@ class YamlFile:
                 does not have, aliases form a cycle, or an environment variable is missing.
             OSError: the file cannot be read.
         """
-        self.path = os.fspath(path)
+        self.path = str(path)
         self._environment = environment
         self._lines: dict[Path, int] = {}
         self._count = 0
         self.variables: list[tuple[Path, str]] = []
         self.written: dict[str, str] = {}
-        root = self._parse()
+        root = self._parse(path)
         try:
             self.data: dict[str, Any] = self._read(root, root, (), ())
         except RecursionError as error:
@@ -507,11 +507,10 @@ class YamlFile:
 
     # From bytes to nodes
 
-    def _parse(self) -> Any:
+    def _parse(self, path: FilePath) -> Any:
         """Return the node of the root, a mapping."""
         try:
-            with open(self.path, "rb") as file:  # noqa: PTH123 - the path may be bytes or PathLike
-                text = file.read().decode("utf-8-sig")
+            text = path.read_text(encoding="utf-8-sig")
         except FileNotFoundError as error:
             raise AgentFileNotFoundError("there is no such file", file=self.path) from error
         except UnicodeDecodeError as error:

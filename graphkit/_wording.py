@@ -75,6 +75,26 @@ def describe_error(error: BaseException) -> str:
     return name
 
 
+def explain_failed_import(
+    name: str, error: Exception, places: str, describe: Callable[[Exception], str] = describe_error
+) -> str:
+    """Return why a module could not be imported.
+
+    Args:
+        name: the module.
+        error: what importing it raised.
+        places: where modules are searched: the end of the message that there is none of this name.
+        describe: returns an error of the code of the module as text.
+    """
+    # The code of a module may raise this error itself, without a name.
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is None:
+        return f"importing {name} failed: {describe(error)}"
+    if f"{name}.".startswith(f"{missing}."):  # it or its package is missing, and not another module that it imports
+        return f"there is no module {name}{places}"
+    return f"{name} needs the module {missing}, which is not installed"
+
+
 def suggest(wanted: str, known: Sequence[str], *, most: int = 3, show: Callable[[str], str] = repr) -> str:
     """Return the end of a message about an unknown name: the known names that resemble it, or "".
 

@@ -397,9 +397,7 @@ class _Assembly:
         """Return the graph of a step; a StateGraph with a saver of its own is compiled, and so nested."""
         require_object(settings.file, "file")
         given: Any = settings.agent
-        graph = given.graph if isinstance(given, Agent) else given
-        if not isinstance(graph, CompiledGraph | StateGraph):
-            raise TypeError(f"step {name!r} needs an agent or a graph, not {graph!r}")
+        graph: CompiledGraph | StateGraph = getattr(given, "graph", given)
         saver = self._open_saver(settings.checkpointer)
         if saver is None:
             return graph

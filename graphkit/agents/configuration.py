@@ -729,9 +729,8 @@ class FunctionStepSettings(Settings):
 
 
 def _check_graph(value: Any) -> Any:
-    is_graph = isinstance(value, CompiledGraph | StateGraph) or hasattr(value, "graph")
-    if not is_graph:
-        raise ValueError(f"must be an agent or a graph, not {type(value).__name__}")
+    if not isinstance(getattr(value, "graph", value), CompiledGraph | StateGraph):
+        raise ValueError(f"must be an agent or a graph, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
     return value
 
 

@@ -122,17 +122,14 @@ def as_reply(reply: Any) -> Message:
 
 def newest_user_text(messages: Sequence[Any]) -> str | None:
     """Return the text of the newest message of the user; None if there is none."""
-    newest_first = reversed(messages)
-    of_user = (message for message in newest_first if isinstance(message, Mapping) and message.get("role") == "user")
-    newest = next(of_user, None)
-    if newest is None:
-        return None
-    content = newest.get("content")
-    if isinstance(content, str):
-        return content
-    # A list of parts: the texts among them.
-    texts = [part["text"] for part in content or () if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
-    return "\n".join(texts)
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            content = message.get("content")
+            if isinstance(content, str):
+                return content
+            parts = [part for part in content or () if isinstance(part, Mapping)]
+            return "\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+    return None
 
 
 def to_request(message: Mapping[str, Any]) -> Message:

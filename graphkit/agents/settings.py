@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
@@ -31,7 +31,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler  # pydantic
 
 from graphkit._options import import_yaml
 from graphkit._plan.retry import RetryPolicy
-from graphkit._wording import describe_error, simplify_message, suggest
+from graphkit._wording import explain_failed_import, simplify_message, suggest
 from graphkit.agents.tools import Tool
 from graphkit.errors import (
     AgentConfigurationError,
@@ -347,17 +347,9 @@ def resolve_reference(text: str) -> Any:
     module_name, _, path = check_reference(text).partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
-        if is_the_module:
-            raise ValueError(
-                f"there is no module {module_name!r}; modules are searched in PYTHONPATH, "
-                "which the commands extend by the current directory"
-            ) from error
-        raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
     except Exception as error:  # the code of the application may raise anything
-        raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error
+        places = "; modules are searched in PYTHONPATH, which the commands extend by the current directory"
+        raise ValueError(explain_failed_import(module_name, error, places)) from error
     for name in path.split("."):
         if not hasattr(found, name):
             raise ValueError(f"the module {module_name!r} has no {path!r}")
@@ -473,7 +465,7 @@ class YamlFile:
         written: texts in which a variable was replaced, and how the file writes them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, path: FilePath, environment: Mapping[str, str]) -> None:
         """Read a file.
 
         `${NAME}` in a text stands for the environment variable, and `$${` for `${`. Merge keys and
@@ -490,13 +482,13 @@ class YamlFile:
                 does not have, aliases form a cycle, or an environment variable is missing.
             OSError: the file cannot be read.
         """
-        self.path = os.fspath(path)
+        self.path = str(path)
         self._environment = environment
         self._lines: dict[Path, int] = {}
         self._count = 0
         self.variables: list[tuple[Path, str]] = []
         self.written: dict[str, str] = {}
-        root = self._parse()
+        root = self._parse(path)
         try:
             self.data: dict[str, Any] = self._read(root, root, (), ())
         except RecursionError as error:
@@ -515,11 +507,10 @@ class YamlFile:
 
     # From bytes to nodes
 
-    def _parse(self) -> Any:
+    def _parse(self, path: FilePath) -> Any:
         """Return the node of the root, a mapping."""
         try:
-            with open(self.path, "rb") as file:  # noqa: PTH123 - the path may be bytes or PathLike
-                text = file.read().decode("utf-8-sig")
+            text = path.read_text(encoding="utf-8-sig")
         except FileNotFoundError as error:
             raise AgentFileNotFoundError("there is no such file", file=self.path) from error
         except UnicodeDecodeError as error:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, get_origin, 
 import click
 
 from graphkit import __version__
-from graphkit._wording import simplify_text
-from graphkit.cli.cells import describe_error
+from graphkit._wording import describe_error, simplify_text
+from graphkit.cli.cells import describe_known_error
 from graphkit.cli.commands import COMMANDS, format_help
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import option
@@ -239,12 +239,10 @@ class _Command(click.Command):
                 operation = "write" if error.filename is None else "read"
                 known = CheckpointStorageError(error.filename or "the output", operation, error)
             if isinstance(known, GraphKitError):
-                context.warn(f"graphkit: {_describe_error(known, arguments)}")
+                context.warn(f"graphkit: {_add_advice(known, arguments)}")
                 return known.exit_code
-            context.warn(
-                f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
-                f"unexpected error: rerun with --debug and please report it"
-            )
+            text = simplify_text(describe_error(error))
+            context.warn(f"graphkit: {text}; unexpected error: rerun with --debug and please report it")
             return _UNEXPECTED_ERROR
 
 
@@ -295,9 +293,9 @@ class _LogHandler(logging.Handler):
 # Errors
 
 
-def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
+def _add_advice(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
     """Return an error as a sentence, with advice that applies to the command line only."""
-    sentence = describe_error(error)
+    sentence = describe_known_error(error)
     if isinstance(error, CheckpointKeyError) and not isinstance(error, CheckpointErasedError):
         if not error.has_keys:
             sentence = f"{error.path} is sealed with key {error.key_id!r}"

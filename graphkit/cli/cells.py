@@ -253,7 +253,7 @@ def is_after_node(info: CheckpointInfo) -> bool:
     return info.metadata.get("source") not in _SOURCES_WITHOUT_NODE
 
 
-def describe_error(error: Exception) -> str:
+def describe_known_error(error: Exception) -> str:
     """Return the text of an error, with advice that a command can follow: none has the options of a saver."""
     text = str(without_option(error))
     if isinstance(error, ThreadBusyError) and error.option:
@@ -275,7 +275,7 @@ def describe_unreadable(error: CheckpointerError) -> tuple[str, str]:
         return "sealed", f"its state needs the key {error.key_id!r}; --key-file names the keys"
     if isinstance(error, CheckpointCorruptionError):  # the path not first: a table has no room for more
         return "damaged", f"it is {error.problem}, in {error.path}; {error.advice}"
-    return "damaged", describe_error(error)
+    return "damaged", describe_known_error(error)
 
 
 def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:

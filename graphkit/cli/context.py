@@ -118,12 +118,8 @@ class CliContext:
             return f"{self.to_local_time(when):%Y-%m-%d %H:%M:%S %Z}"
         return when.isoformat(timespec="seconds")
 
-    def parse_time(self, text: str, name: str) -> datetime:
-        """Parse a time, such as 2026-12-01T08:00, or with a zone 2026-12-01T08:00+01:00.
-
-        Args:
-            text: the time.
-            name: the option, for the error.
+    def parse_time(self, text: str) -> datetime:
+        """Parse the value of --at: a time such as 2026-12-01T08:00, or with a zone 2026-12-01T08:00+01:00.
 
         Raises:
             UsageError: it is not one.
@@ -132,7 +128,7 @@ class CliContext:
             parsed = datetime.fromisoformat(text)
             return parsed.replace(tzinfo=parsed.tzinfo or self.zone).astimezone(UTC)
         except (ValueError, OverflowError):
-            raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
+            raise UsageError(f"--at: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
 
     def time_ago(self, age: str | None) -> datetime | None:
         """Return the time as long ago as the user typed, such as 12h or 30d; None if nothing was typed."""
@@ -186,15 +182,15 @@ class CliContext:
                 raise UsageError(f"standard input is not {error.encoding} text") from error
         return parse_json(text, name)
 
-    def read_json_object(self, typed: str, name: str) -> dict[str, Any]:
-        """Return the value of an option that is a JSON object, as `read_json` does.
+    def read_run_input(self, typed: str) -> dict[str, Any]:
+        """Return the value of --input, the input of a run, as `read_json` does.
 
         Raises:
-            UsageError: it is not an object.
+            UsageError: it is not a JSON object.
         """
-        value = self.read_json(typed, name)
+        value = self.read_json(typed, "--input")
         if not isinstance(value, dict):
-            raise UsageError(f'{name} must be a JSON object such as {{"key": 1}}, not {to_json(value)}')
+            raise UsageError(f'--input must be a JSON object such as {{"key": 1}}, not {to_json(value)}')
         return value
 
     def warn(self, text: str) -> None:

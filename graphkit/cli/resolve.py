@@ -14,8 +14,8 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import has_thread
-from graphkit._wording import simplify_text, suggest
-from graphkit.cli.cells import describe_error, short_ids
+from graphkit._wording import describe_error, explain_failed_import, simplify_text, suggest
+from graphkit.cli.cells import describe_known_error, short_ids
 from graphkit.cli.context import CliContext
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
@@ -144,7 +144,7 @@ def read_threads(
         except CheckpointerError as error:
             if typed is not None:
                 raise
-            context.warn(f"graphkit: {describe_error(error)}")
+            context.warn(f"graphkit: {describe_known_error(error)}")
     return found
 
 
@@ -261,19 +261,11 @@ def _import_module(name: str) -> ModuleType:
     directory = search_modules_here()
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        # Whether the module or its package is missing, and not another module that it imports.
-        is_missing_itself = not error.name or f"{name}.".startswith(f"{error.name}.")
-        if is_missing_itself:
-            reason = f"there is no module {escape(name)} in {directory} or installed"
-        else:
-            reason = f"{name} needs the module {error.name}, which is not installed"
-        raise UsageError(f"--app: {reason}") from error
     except GraphKitError:
         raise
     except Exception as error:
-        cause = _describe_cause(error)
-        raise UsageError(f"--app: importing {escape(name)} failed: {cause}") from error
+        reason = explain_failed_import(name, error, f" in {directory} or installed", _describe_cause)
+        raise UsageError(f"--app: {reason}") from error
 
 
 def search_modules_here() -> str:
@@ -305,7 +297,7 @@ def _suggest_graph(wanted: str, owner: Any) -> str:
 
 def _describe_cause(error: Exception) -> str:
     """Describe an error of the user's code, with the last line that is not in a library."""
-    text = f"{type(error).__name__}: {simplify_text(str(error))}"
+    text = simplify_text(describe_error(error))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     if own and not isinstance(error, SyntaxError):  # whose message has the line

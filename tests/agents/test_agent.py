@@ -72,16 +72,14 @@ def test_steps_are_a_chain_and_checkpoints_have_their_names(door):
 
 @pytest.mark.requirement("P10")
 def test_wrong_steps_are_named_by_their_number():
+    built = {"type": "agent", "agent": make_graph().compile(), "checkpointer": MemorySaver()}
     for steps, problem in (
         ([], "at least one step"),
         (["llm"], r"steps\[0\]: must be a mapping"),
         ([{"type": "llm", "model": echo}, {"type": "dream"}], "Invalid step 1: there is no type 'dream'"),
         ([{"type": "agent", "agent": 3}], r"steps\[0\].agent: must be an agent or a graph"),
         ([{"type": "agent", "agent": Agent()}], "before build"),
-        (
-            [{"type": "agent", "agent": make_graph().compile(), "checkpointer": MemorySaver()}],
-            "give the checkpointer to the agent",
-        ),
+        ([built], "give the checkpointer to the agent"),
     ):
         with pytest.raises((ValueError, RuntimeError), match=problem):
             AgentBuilderDirector(AgentConfig(steps=steps)).build()

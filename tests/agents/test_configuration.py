@@ -158,14 +158,16 @@ def test_a_wrong_key_is_named():
 
 
 def test_a_module_that_fails_is_named_with_its_cause(tmp_path, monkeypatch):
-    (tmp_path / "failing_module.py").write_text("1 / 0")
-    (tmp_path / "lacking_module.py").write_text("import not_installed_at_all")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="importing 'failing_module' failed: ZeroDivisionError") as caught:
-        resolve_reference("failing_module:f")
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    with pytest.raises(ValueError, match="lacking_module needs the module not_installed_at_all"):
-        resolve_reference("lacking_module:f")
+    for name, text, message in (
+        ("failing", "1 / 0", "importing failing failed: ZeroDivisionError"),
+        ("lacking", "import not_installed_at_all", "lacking needs the module not_installed_at_all"),
+        ("refusing", "raise ModuleNotFoundError('get it')", "importing refusing failed: ModuleNotFoundError: get it"),
+    ):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ValueError, match=message) as caught:
+            resolve_reference(f"{name}:f")
+        assert caught.value.__cause__ is not None
 
 
 # Checkpointers

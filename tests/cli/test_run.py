@@ -85,13 +85,12 @@ def test_what_is_no_app(runs, shop):
     ("text", "message"),
     [
         ("import nothing_of_this_name", "broken needs the module nothing_of_this_name, which is not installed"),
+        ("raise ModuleNotFoundError('get it')", "importing broken failed: ModuleNotFoundError: get it ({here}"),
+        ("class E(Exception): __str__ = None\nraise E", "importing broken failed: E: its __str__ raised TypeError ("),
         ("1 / 0", "importing broken failed: ZeroDivisionError: division by zero ({here}, line 2)"),
         ("def f(:", "importing broken failed: SyntaxError: invalid syntax (broken.py, line 2)"),
         ("from shop import nothing", "importing broken failed: ImportError: cannot import name 'nothing' from 'shop'"),
-        (
-            "def app(): raise OSError('no disk')",
-            "calling broken:app without arguments failed: OSError: no disk ({here}",
-        ),
+        ("def app(): raise OSError('no disk')", "broken:app without arguments failed: OSError: no disk ({here}"),
         ("def app(x): return x", "failed: TypeError: app() missing 1 required positional argument: 'x'; --debug"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
-from graphkit.cli.cells import Row, describe_error, describe_interrupt, format_command, interrupt_row, status_of
+from graphkit.cli.cells import Row, describe_interrupt, describe_known_error, format_command, interrupt_row, status_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
     Answer,
@@ -168,7 +168,7 @@ def _ask_for_answers(context: CliContext, rows: Sequence[Row]) -> Message:
                 if _ask_for_answer(context, saver, row):
                     answered.append(row["thread"])
             except CheckpointerError as error:  # another user has answered it, or a run holds the thread
-                context.warn(f"graphkit: {describe_error(error)}")
+                context.warn(f"graphkit: {describe_known_error(error)}")
             context.write_line("")
     except (EOFError, KeyboardInterrupt):
         context.write_line("")

@@ -218,11 +218,8 @@ def diff(
         lines += _format_difference(difference, context.width)
     if not found:
         lines.append("the states are the same")
-    if nodes:
-        lines.append(f"nodes in between: {' → '.join(map(escape, nodes))}")
-    else:
-        lines.append("no nodes in between")
-
+    path_between = " → ".join(map(escape, nodes))
+    lines.append(f"nodes in between: {path_between}" if nodes else "no nodes in between")
     return Message("\n".join(lines), data)
 
 

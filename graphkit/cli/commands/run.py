@@ -60,7 +60,7 @@ def run(
     Example: graphkit run runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
     # Before the store is made: a mistake leaves none behind.
-    values = context.read_json_object(given, "--input")
+    values = context.read_run_input(given)
     metadata = parse_assignments(meta, "--meta")
     graph = load_app(app, directory, create=True)
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
@@ -84,9 +84,9 @@ def submit(
 
     Example: graphkit submit runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
     """
-    values = context.read_json_object(given, "--input")
+    values = context.read_run_input(given)
     metadata = parse_assignments(meta, "--meta")
-    begin = None if at is None else context.parse_time(at, "--at")
+    begin = None if at is None else context.parse_time(at)
     graph = load_app(app, directory, create=True)
     submitted = graph.submit(values, RunnableConfig(thread, metadata=metadata), at=begin, key=key)
 
@@ -365,7 +365,7 @@ def schedule_add(
     """
     from graphkit._engine.schedules import Schedule, check_schedule, store_schedule
 
-    values = context.read_json_object(given, "--input")
+    values = context.read_run_input(given)
     now = context.now()
     new = Schedule(name=name, cron=cron, input=values, graph_id=graph_id, timezone=timezone, created_at=now)
     checked = check_schedule(new)

@@ -21,6 +21,7 @@ from graphkit._options import check_count
 from graphkit._plan.topology import Call, require_result
 from graphkit._records.context import GraphInterrupt, post_event
 from graphkit._to_thread import finish_in_thread
+from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
 _MAX_WORKERS: Final = 16
@@ -419,7 +420,7 @@ class _Parallel:
         if self.errors is None:
             return update
 
-        texts = {str(index): f"{type(error).__name__}: {error}" for index, error in failures.items()}
+        texts = {str(index): describe_error(error) for index, error in failures.items()}
         return {**update, self.errors: texts}
 
 
@@ -505,6 +506,6 @@ def _notify_start_and_end(subject: str, **data: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        post_event(f"{subject}.complete", {**data, "error": f"{type(error).__name__}: {error}"})
+        post_event(f"{subject}.complete", {**data, "error": describe_error(error)})
         raise
     post_event(f"{subject}.complete", {**data, "error": None})

@@ -27,6 +27,7 @@ from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
+from graphkit._wording import describe_error
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -213,7 +214,7 @@ class State:
                 observer=observer,
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            reason = f"not a State: {type(error).__name__}: {error}"
+            reason = f"not a State: {describe_error(error)}"
             raise CheckpointSerializationError("", "JSON", reason, raw=text) from error
 
     def __eq__(self, other: object) -> bool:

@@ -167,6 +167,18 @@ def test_the_destinations_of_commands_are_drawn():
     assert [arrow for arrow in arrows(graph.compile()) if arrow.startswith("A")] == expected
 
 
+def test_a_branch_that_ends_with_destinations_has_no_edge_to_its_join():
+    graph = StateGraph({}).add_node("B", node, destinations=["X"])
+    for name in "ACXD":
+        graph.add_node(name, node)
+    for source, target in [(START, "A"), ("A", "B"), ("A", "C"), ("C", "D"), ("X", "D"), ("D", END)]:
+        graph.add_edge(source, target)
+
+    drawn = arrows(graph.compile())
+
+    assert [arrow for arrow in drawn if arrow.startswith("B")] == ["B -.-> X"]
+
+
 def test_a_branch_that_ends_without_an_edge_leads_to_its_own_join():
     graph = make_graph("START>A A>B,C,H B>E,F E>G G>D H>D D>END")
     drawn = arrows(graph.compile())

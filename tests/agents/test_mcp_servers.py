@@ -175,21 +175,18 @@ def test_tools_outlive_loops_and_connections(plain):
     assert len(servers._servers[0]._loops) == 1  # the next connection lets go of loops that were closed
 
 
-def test_a_connection_that_opens_during_a_close_is_closed_by_the_next_one(plain):
+async def test_a_connection_that_opens_during_a_close_is_closed_by_the_next_one(plain):
     servers = McpServers({"test": plain.settings})
 
-    async def use():
-        tools = await tools_of(servers)
-        await servers.aclose()
-        call = asyncio.create_task(tools["process"]())
-        await asyncio.sleep(0)
-        await servers.aclose()
-        process = int(await call)
-        await servers.aclose()
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
-
-    asyncio.run(use())
+    tools = await tools_of(servers)
+    await servers.aclose()
+    call = asyncio.create_task(tools["process"]())
+    await asyncio.sleep(0)
+    await servers.aclose()
+    process = int(await call)
+    await servers.aclose()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
@@ -273,26 +270,23 @@ def test_a_malformed_answer_is_an_error_and_the_connection_stays(plain):
     assert plain.calls().count("start") == 1
 
 
-def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
+async def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
     variable = ContextVar("variable")
 
     class Node:
         pass
 
-    async def use():
-        async with aclosing(McpServers({"test": plain.settings})) as servers:
-            context = copy_context()
-            node = Node()
-            context.run(variable.set, node)
-            kept = weakref.ref(node)
-            await asyncio.create_task(servers.atools(), context=context)
-            del node, context
-            call = await tools_of(servers)
-            await call["add"](a=1, b=2)
-            gc.collect()
-            return kept()
-
-    assert asyncio.run(use()) is None
+    async with aclosing(McpServers({"test": plain.settings})) as servers:
+        context = copy_context()
+        node = Node()
+        context.run(variable.set, node)
+        kept = weakref.ref(node)
+        await asyncio.create_task(servers.atools(), context=context)
+        del node, context
+        call = await tools_of(servers)
+        await call["add"](a=1, b=2)
+        gc.collect()
+        assert kept() is None
 
 
 def test_a_cancelled_call_leaves_the_connection_usable(plain):
@@ -452,14 +446,11 @@ def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):
 
 
 @pytest.mark.usefixtures("short_ends")
-def test_a_connection_that_is_cancelled_leaves_no_server():
-    async def use():
-        servers = McpServers({"late": {"command": "/bin/sleep", "args": ["60"]}})
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(servers.atools(), 0.05)
-        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
-
-    assert asyncio.run(use()) == []
+async def test_a_connection_that_is_cancelled_leaves_no_server():
+    servers = McpServers({"late": {"command": "/bin/sleep", "args": ["60"]}})
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(servers.atools(), 0.05)
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")] == []
 
 
 REFUSE_ALL = 's/"method"/"error":{"code":-32000,"message":"no license"},"was"/'
@@ -478,14 +469,11 @@ REFUSE_ALL = 's/"method"/"error":{"code":-32000,"message":"no license"},"was"/'
     ],
     ids=lambda value: value.get("command", "url") if isinstance(value, dict) else "",
 )
-def test_a_server_that_cannot_be_used_is_an_error_that_names_it_and_is_not_left_running(settings, reason):
-    async def use():
-        with pytest.raises(McpServerError) as caught:
-            await McpServers({"broken": settings}).atools()
-        assert str(caught.value).startswith(f"the MCP server 'broken': {reason}")
-        return [task for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
-
-    assert asyncio.run(use()) == []
+async def test_a_server_that_cannot_be_used_is_an_error_that_names_it_and_is_not_left_running(settings, reason):
+    with pytest.raises(McpServerError) as caught:
+        await McpServers({"broken": settings}).atools()
+    assert str(caught.value).startswith(f"the MCP server 'broken': {reason}")
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("mcp")] == []
 
 
 GOOD = {"command": "server"}
@@ -550,21 +538,18 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     [({"headers": {"Authorization": SECRET}}, SECRET), ({"token_env": "MCP_TOKEN"}, f"Bearer {SECRET}")],
     ids=["header", "token"],
 )
-def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
+async def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
     monkeypatch.setenv("MCP_TOKEN", SECRET)
     config = AgentConfig(mcp_servers={"web": http.settings | settings})
 
-    async def use():
-        async with aclosing(McpServers(config.mcp_servers)) as servers:
-            call = await tools_of(servers)
-            assert await call["authorization"]() == sent
-            http.kill()
-            with pytest.raises(McpServerError) as caught:
-                await call["authorization"]()
-            http.start()
-            return caught.value
-
-    assert SECRET not in everything_about(asyncio.run(use())) + repr(config)
+    async with aclosing(McpServers(config.mcp_servers)) as servers:
+        call = await tools_of(servers)
+        assert await call["authorization"]() == sent
+        http.kill()
+        with pytest.raises(McpServerError) as caught:
+            await call["authorization"]()
+        http.start()
+        assert SECRET not in everything_about(caught.value) + repr(config)
 
 
 @pytest.mark.parametrize("header", [SECRET, f"Bearer {SECRET}"])

@@ -254,18 +254,15 @@ def test_invalid_namespaces_are_refused(store, namespace):
     assert store.search(()) == []
 
 
-def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, log):
+async def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, log):
     store.put(("a",), "k1", {"n": 0})
     before = log.read_bytes()
 
-    async def use():
-        calls = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
-        calls.append(store.aput(("a",), "wrong \ud800", {}))
-        calls.append(store.aput(("a",), "wrong", {"x": {1}}))
-        calls.append(store.aget(("a",), "k1"))
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    *done, wrong_key, wrong_value, found = asyncio.run(use())
+    calls = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
+    calls.append(store.aput(("a",), "wrong \ud800", {}))
+    calls.append(store.aput(("a",), "wrong", {"x": {1}}))
+    calls.append(store.aget(("a",), "k1"))
+    *done, wrong_key, wrong_value, found = await asyncio.gather(*calls, return_exceptions=True)
 
     assert log.read_bytes().removeprefix(before).count(b"\xc1\xf5G2") == 1, "one record"
     assert done == [None] * 20

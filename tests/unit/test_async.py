@@ -174,29 +174,27 @@ async def test_cancelling_an_asynchronous_node_stops_before_it(saver):
     assert (await compiled.ainvoke(None, CONFIG))["log"] == ["a", "b"]
 
 
-def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
+async def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
     saver = MemorySaver(lock_timeout=0)
     started, go_on = threading.Event(), threading.Event()
     b = FlakyNode("b", begun=started, after=go_on)
     graph = make_chain(a=log_node("a"), b=b, c=log_node("c"))
 
-    async def run():
-        compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
-        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-        await asyncio.to_thread(started.wait)
-        for _ in range(2):
-            task.cancel()
-            await asyncio.sleep(0)
-        assert not task.done()
-        with pytest.raises(ThreadBusyError):  # the lock is held as long as the node runs
-            saver.run_lock(CONFIG).__enter__()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert stored(saver) == [(START, "a"), ("b", "c")]
-        return await compiled.ainvoke(None, CONFIG)
+    compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
+    task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+    await asyncio.to_thread(started.wait)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    with pytest.raises(ThreadBusyError):  # the lock is held as long as the node runs
+        saver.run_lock(CONFIG).__enter__()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stored(saver) == [(START, "a"), ("b", "c")]
 
-    assert asyncio.run(run())["log"] == ["a", "b", "c"]
+    assert (await compiled.ainvoke(None, CONFIG))["log"] == ["a", "b", "c"]
     assert b.runs == ["b"]
 
 

@@ -103,14 +103,11 @@ async def test_small_calls_of_an_open_log_run_inline(open_saver, hops):
     assert hops == []
 
 
-def test_the_first_calls_of_new_threads_run_in_the_event_loop_on_sqlite(tmp_path, hops):
-    async def run(saver):
+async def test_the_first_calls_of_new_threads_run_in_the_event_loop_on_sqlite(tmp_path, hops):
+    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as saver:
         await saver.aget_tuple(thread("unknown"))  # the first use opens the file
         hops.forget()
         await asyncio.gather(*(step(saver, thread(f"t{n}"), n) for n in range(20)))
-
-    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as saver:
-        asyncio.run(run(saver))
     assert hops == []
 
 
@@ -152,8 +149,10 @@ async def test_the_event_loop_goes_on_while_another_process_writes(open_saver, h
         (SqliteCheckpointSaver, connection_lock),
     ],
 )
-def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(tmp_path, hops, kind, find_lock, appends):
-    async def run(saver):
+async def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(
+    tmp_path, hops, kind, find_lock, appends
+):
+    with kind(tmp_path / "store", fsync="never") as saver:
         await warm(saver, hops)
         with held_by_another_thread(find_lock(saver)):
             call = step(saver, CONFIG, 2) if appends else saver.aget_tuple(CONFIG)
@@ -162,8 +161,6 @@ def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(tmp_
             assert waiting.done() is False
         await waiting
 
-    with kind(tmp_path / "store", fsync="never") as saver:
-        asyncio.run(run(saver))
         assert hops[0] == ("put" if appends else "get_tuple")
         assert [values_of(found)["a"] for found in saver.list(CONFIG)] == [*([2] if appends else []), 1, 0]
 

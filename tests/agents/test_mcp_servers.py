@@ -220,6 +220,7 @@ async def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, co
             await call["refuse"](code=code, message="Connection closed")
         assert str(caught.value).startswith("the MCP server 'test': could not call refuse: Connection closed")
         assert ("may have executed" in str(caught.value)) == (code == -32000)
+
         with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
             await call["refuse_and_die"](code=code, message="quota used up")
     assert plain.calls() == ["start", "refuse_and_die"]

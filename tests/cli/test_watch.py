@@ -126,6 +126,7 @@ def test_the_table_keeps_the_position_of_a_thread_and_forgets_a_deleted_one(stor
 
 def test_a_finished_node_is_reported_as_the_progress_of_its_map_or_by_its_name(store, saver):
     saver.put_writes("order-17", {"task:weigh": {"node": "weigh"}})
+
     nested = saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", "m"))
     saver.put_writes(nested, {"items:m": [1, 2], "task:m.0": {"node": "m"}})
 

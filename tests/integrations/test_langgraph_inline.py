@@ -154,6 +154,7 @@ async def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_threa
 ):
     with kind(tmp_path / "store", fsync="never") as saver:
         await warm(saver, hops)
+
         with held_by_another_thread(find_lock(saver)):
             call = step(saver, CONFIG, 2) if appends else saver.aget_tuple(CONFIG)
             waiting = asyncio.create_task(call)

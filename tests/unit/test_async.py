@@ -327,6 +327,7 @@ async def test_an_async_snapshot_reads_nothing_on_the_event_loop():
     app = make_chain(LOG, inner=inner.compile()).compile(checkpoint_saver=NotOnTheLoop(MemorySaver()))
 
     await app.ainvoke({}, CONFIG)
+
     for look in (app.aget_state, app.astate_of, app.alast_state_of):
         snapshot = await look(CONFIG)
         assert payloads_of(snapshot) == ["sure?"]

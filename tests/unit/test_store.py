@@ -398,6 +398,7 @@ def test_the_histories_of_nested_graphs_are_no_runs(listing_store):
     saver = listing_store.saver
     app = make_chain(LOG, sub=make_chain(LOG, ask=asking("?")).compile()).compile(checkpoint_saver=saver)
     app.invoke({"log": "outer"}, CONFIG)
+
     inner = Checkpoint(node_id="a", next_node_id="b", state={}, metadata={"run_id": "inner"})
     saver.put(CONFIG.replace(checkpoint_ns="by hand"), inner)
     (run,) = {info.metadata["run_id"] for info in saver.history(CONFIG)}

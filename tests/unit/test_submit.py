@@ -434,5 +434,6 @@ async def test_operations_for_async_code():
     await operations.afork(saver, "t", "copy")
     await app.ainvoke(None, T)
     await operations.arollback(saver, stopped)
+
     assert [status(saver), status(saver, "copy")] == ["interrupted", "interrupted"]
     assert sorted(saver.list(T)[1].state["log"]) == ["more", "yes"]

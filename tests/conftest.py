@@ -1,6 +1,8 @@
 """How much of the sweeps a run does, on how many processes, which examples Hypothesis takes; and PostgreSQL."""
 
+import asyncio
 import gc
+import inspect
 import itertools
 import os
 import shutil
@@ -114,6 +116,17 @@ def pytest_runtest_teardown():
     """
     is_full = next(_TESTS) % TESTS_PER_FULL_COLLECTION == 0
     gc.collect(2 if is_full else 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine function in an event loop of its own."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    asyncio.run(test(**arguments))
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -160,16 +160,13 @@ def test_all_resources_are_closed_although_one_fails(close):
     assert len(closed) == 2
 
 
-def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
+async def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
     servers = {"files": {"command": "/bin/false"}}
     inner = AgentConfig(steps=[{"type": "llm", "model": echo}], mcp_servers=servers)
     outer = AgentConfig(steps=[{"type": "agent", "agent": inner}])
 
-    async def use():
-        with pytest.raises(RuntimeError, match=r"abuild\(\) instead"):
-            AgentBuilderDirector(outer).build()
-
-    asyncio.run(use())
+    with pytest.raises(RuntimeError, match=r"abuild\(\) instead"):
+        AgentBuilderDirector(outer).build()
 
 
 class Closable(Script):

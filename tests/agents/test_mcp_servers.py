@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 
@@ -95,26 +95,25 @@ async def tools_of(servers):
     return {tool.name: tool.function for tool in await servers.atools()}
 
 
-def use_tools(server, use):
-    """Run a coroutine function with the tools of a server by name."""
-
-    async def main():
-        async with aclosing(McpServers({"test": server.settings})) as servers:
-            await use(await tools_of(servers))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def connect_to(server):
+    """Connect to a server; give its tools by name."""
+    async with aclosing(McpServers({"test": server.settings})) as servers:
+        yield await tools_of(servers)
 
 
 # ---------------------------------------------------------------------------------------------- tools
 
 
-def test_a_started_server_offers_its_tools_and_answers(local):
+def test_a_started_server_offers_its_tools(local):
     add = McpServers({"test": local.settings | {"tools": ["add"]}}).tools()[0]
     assert (add.is_async, add.requires_approval, add.description) == (True, False, "Add two numbers.")
     assert add.parameters["properties"].keys() == {"a", "b"}
     assert add.parameters["required"] == ["a", "b"]
 
-    async def use(call):
+
+async def test_the_tools_of_a_started_server_answer(local):
+    async with connect_to(local) as call:
         report = await call["report"](city="Graz")
         assert json.loads(report) == {"city": "Graz", "degrees": 3}
         (picture,) = await call["picture"]()
@@ -129,8 +128,6 @@ def test_a_started_server_offers_its_tools_and_answers(local):
         with pytest.raises(McpToolError, match="the tool 'fail' failed: ") as caught:
             await call["fail"](reason="no")
         assert caught.value.tool == "fail"
-
-    use_tools(local, use)
 
 
 def test_the_settings_choose_tools_approval_and_names(plain):
@@ -175,25 +172,22 @@ def test_tools_outlive_loops_and_connections(plain):
     assert len(servers._servers[0]._loops) == 1  # the next connection lets go of loops that were closed
 
 
-def test_a_connection_that_opens_during_a_close_is_closed_by_the_next_one(plain):
+async def test_a_connection_that_opens_during_a_close_is_closed_by_the_next_one(plain):
     servers = McpServers({"test": plain.settings})
 
-    async def use():
-        tools = await tools_of(servers)
-        await servers.aclose()
-        call = asyncio.create_task(tools["process"]())
-        await asyncio.sleep(0)
-        await servers.aclose()
-        process = int(await call)
-        await servers.aclose()
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
-
-    asyncio.run(use())
+    tools = await tools_of(servers)
+    await servers.aclose()
+    call = asyncio.create_task(tools["process"]())
+    await asyncio.sleep(0)
+    await servers.aclose()
+    process = int(await call)
+    await servers.aclose()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
-def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
-    async def use(call):
+async def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain):
+    async with connect_to(plain) as call:
         os.kill(int(await call["process"]()), signal.SIGKILL)
         calls = 2
         try:
@@ -202,13 +196,11 @@ def test_a_server_that_died_is_started_again_and_no_call_is_executed_twice(plain
             calls = 1
         assert await call["add"](a=1, b=2) == "3"
         assert plain.calls().count("add") == calls
-
-    use_tools(plain, use)
     assert plain.calls().count("start") == 2
 
 
-def test_a_call_in_whose_midst_the_server_dies_is_repeated_once_if_it_only_reads_and_else_not(plain):
-    async def use(call):
+async def test_a_call_in_whose_midst_the_server_dies_is_repeated_once_if_it_only_reads_and_else_not(plain):
+    async with connect_to(plain) as call:
         with pytest.raises(McpServerError, match="the server may have executed it") as caught:
             await call["die"](how_often=1)
         assert caught.value.server == "test"
@@ -220,26 +212,23 @@ def test_a_call_in_whose_midst_the_server_dies_is_repeated_once_if_it_only_reads
             await call["die_reading"](how_often=5)
         assert plain.calls().count("die_reading") == 2
 
-    use_tools(plain, use)
-
 
 @pytest.mark.parametrize("code", [-32000, 1])
-def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
-    async def use(call):
+async def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
+    async with connect_to(plain) as call:
         with pytest.raises(McpServerError) as caught:
             await call["refuse"](code=code, message="Connection closed")
         assert str(caught.value).startswith("the MCP server 'test': could not call refuse: Connection closed")
         assert ("may have executed" in str(caught.value)) == (code == -32000)
+
         with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
             await call["refuse_and_die"](code=code, message="quota used up")
-
-    use_tools(plain, use)
     assert plain.calls() == ["start", "refuse_and_die"]
 
 
 @pytest.mark.requirement("P83")
-def test_a_server_over_http_may_go_and_come_back(http):
-    async def use(call):
+async def test_a_server_over_http_may_go_and_come_back(http):
+    async with connect_to(http) as call:
         assert await call["add"](a=1, b=2) == "3"
 
         http.kill()
@@ -256,47 +245,40 @@ def test_a_server_over_http_may_go_and_come_back(http):
         with pytest.raises(McpServerError, match="the server may have executed it"):
             await call["die"]()
         assert http.calls().count("die") == 1
-
-    use_tools(http, use)
     assert [call for call in http.calls() if call.startswith("add")][:2] == ["add 1 2", "add 5 6"]
     assert http.calls().count("add 3 4") == 0
 
 
-def test_a_malformed_answer_is_an_error_and_the_connection_stays(plain):
-    async def use(call):
+async def test_a_malformed_answer_is_an_error_and_the_connection_stays(plain):
+    async with connect_to(plain) as call:
         reason = "could not call malformed: ValidationError: (.|\n)*; the server may have executed it"
         with pytest.raises(McpServerError, match=reason):
             await call["malformed"]()
         assert await call["add"](a=1, b=2) == "3"
-
-    use_tools(plain, use)
     assert plain.calls().count("start") == 1
 
 
-def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
+async def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
     variable = ContextVar("variable")
 
     class Node:
         pass
 
-    async def use():
-        async with aclosing(McpServers({"test": plain.settings})) as servers:
-            context = copy_context()
-            node = Node()
-            context.run(variable.set, node)
-            kept = weakref.ref(node)
-            await asyncio.create_task(servers.atools(), context=context)
-            del node, context
-            call = await tools_of(servers)
-            await call["add"](a=1, b=2)
-            gc.collect()
-            return kept()
-
-    assert asyncio.run(use()) is None
+    async with aclosing(McpServers({"test": plain.settings})) as servers:
+        context = copy_context()
+        node = Node()
+        context.run(variable.set, node)
+        kept = weakref.ref(node)
+        await asyncio.create_task(servers.atools(), context=context)
+        del node, context
+        call = await tools_of(servers)
+        await call["add"](a=1, b=2)
+        gc.collect()
+        assert kept() is None
 
 
-def test_a_cancelled_call_leaves_the_connection_usable(plain):
-    async def use(call):
+async def test_a_cancelled_call_leaves_the_connection_usable(plain):
+    async with connect_to(plain) as call:
         process = await call["process"]()
         task = asyncio.create_task(call["wait"]())
         while "wait" not in plain.calls():
@@ -307,12 +289,10 @@ def test_a_cancelled_call_leaves_the_connection_usable(plain):
         assert await call["process"]() == process
         assert "cancelled" in plain.calls()  # the server was told to stop
 
-    use_tools(plain, use)
-
 
 @pytest.mark.usefixtures("short_ends")
-def test_a_call_that_cannot_be_sent_to_a_server_is_made_on_a_new_connection_if_it_only_reads(plain):
-    async def use(call):
+async def test_a_call_that_cannot_be_sent_to_a_server_is_made_on_a_new_connection_if_it_only_reads(plain):
+    async with connect_to(plain) as call:
         task = asyncio.create_task(call["stop_listening"]())
         while "stop_listening" not in plain.calls():  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.01)
@@ -320,8 +300,6 @@ def test_a_call_that_cannot_be_sent_to_a_server_is_made_on_a_new_connection_if_i
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await call["die_reading"](how_often=0) == "alive in attempt 1"
-
-    use_tools(plain, use)
     assert plain.calls().count("start") == 2
 
 
@@ -452,14 +430,11 @@ def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):
 
 
 @pytest.mark.usefixtures("short_ends")
-def test_a_connection_that_is_cancelled_leaves_no_server():
-    async def use():
-        servers = McpServers({"late": {"command": "/bin/sleep", "args": ["60"]}})
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(servers.atools(), 0.05)
-        return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
-
-    assert asyncio.run(use()) == []
+async def test_a_connection_that_is_cancelled_leaves_no_server():
+    servers = McpServers({"late": {"command": "/bin/sleep", "args": ["60"]}})
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(servers.atools(), 0.05)
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("mcp")] == []
 
 
 REFUSE_ALL = 's/"method"/"error":{"code":-32000,"message":"no license"},"was"/'
@@ -478,14 +453,11 @@ REFUSE_ALL = 's/"method"/"error":{"code":-32000,"message":"no license"},"was"/'
     ],
     ids=lambda value: value.get("command", "url") if isinstance(value, dict) else "",
 )
-def test_a_server_that_cannot_be_used_is_an_error_that_names_it_and_is_not_left_running(settings, reason):
-    async def use():
-        with pytest.raises(McpServerError) as caught:
-            await McpServers({"broken": settings}).atools()
-        assert str(caught.value).startswith(f"the MCP server 'broken': {reason}")
-        return [task for task in asyncio.all_tasks() if task.get_name().startswith("mcp")]
-
-    assert asyncio.run(use()) == []
+async def test_a_server_that_cannot_be_used_is_an_error_that_names_it_and_is_not_left_running(settings, reason):
+    with pytest.raises(McpServerError) as caught:
+        await McpServers({"broken": settings}).atools()
+    assert str(caught.value).startswith(f"the MCP server 'broken': {reason}")
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("mcp")] == []
 
 
 GOOD = {"command": "server"}
@@ -550,21 +522,18 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     [({"headers": {"Authorization": SECRET}}, SECRET), ({"token_env": "MCP_TOKEN"}, f"Bearer {SECRET}")],
     ids=["header", "token"],
 )
-def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
+async def test_a_header_or_a_token_is_sent_and_never_shown(http, monkeypatch, settings, sent):
     monkeypatch.setenv("MCP_TOKEN", SECRET)
     config = AgentConfig(mcp_servers={"web": http.settings | settings})
 
-    async def use():
-        async with aclosing(McpServers(config.mcp_servers)) as servers:
-            call = await tools_of(servers)
-            assert await call["authorization"]() == sent
-            http.kill()
-            with pytest.raises(McpServerError) as caught:
-                await call["authorization"]()
-            http.start()
-            return caught.value
-
-    assert SECRET not in everything_about(asyncio.run(use())) + repr(config)
+    async with aclosing(McpServers(config.mcp_servers)) as servers:
+        call = await tools_of(servers)
+        assert await call["authorization"]() == sent
+        http.kill()
+        with pytest.raises(McpServerError) as caught:
+            await call["authorization"]()
+        http.start()
+        assert SECRET not in everything_about(caught.value) + repr(config)
 
 
 @pytest.mark.parametrize("header", [SECRET, f"Bearer {SECRET}"])

@@ -300,7 +300,7 @@ def test_one_model_serves_one_event_loop_after_another_and_leaves_nothing_open(c
         gc.collect()  # a connection that was left open warns, and warnings are errors
 
 
-def test_a_cancelled_request_closes_its_connection(connect):
+async def test_a_cancelled_request_closes_its_connection(connect):
     asked, done = threading.Event(), threading.Event()
 
     def hang(_request):
@@ -308,15 +308,12 @@ def test_a_cancelled_request_closes_its_connection(connect):
         done.wait(60)
         return text("late")
 
-    async def cancel(model):
-        task = asyncio.create_task(model.arequest(QUESTION))
+    with chat_server.start(hang) as server:
+        task = asyncio.create_task(connect(server).arequest(QUESTION))
         await asyncio.to_thread(asked.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-
-    with chat_server.start(hang) as server:
-        asyncio.run(cancel(connect(server)))
         done.set()
     assert len(server.requests) == 1
 

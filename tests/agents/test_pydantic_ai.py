@@ -246,7 +246,7 @@ def test_calls_that_have_finished_when_another_one_fails_are_not_made_again():
     assert Counter(calls) == {"c1": 1, "c2": 1, "c3": 2}
 
 
-def test_a_tool_on_a_thread_is_waited_for_and_recorded_although_the_run_is_cancelled():
+async def test_a_tool_on_a_thread_is_waited_for_and_recorded_although_the_run_is_cancelled():
     calls = []
     is_running, may_end = threading.Event(), threading.Event()
     agent = make_shop(Script(call("act", "c1"), "done"), [])
@@ -261,19 +261,17 @@ def test_a_tool_on_a_thread_is_waited_for_and_recorded_although_the_run_is_cance
 
     durable = make_durable(agent, MemorySaver())
 
-    async def use():
-        work = asyncio.create_task(durable.arun("go", "t"))
-        await asyncio.to_thread(is_running.wait)
-        work.cancel()
-        for _ in range(50):  # the cancellation passes through several tasks
-            await asyncio.sleep(0)
-        may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        assert calls == ["begun", "ended"]
-        return await durable.arun(None, "t")
+    work = asyncio.create_task(durable.arun("go", "t"))
+    await asyncio.to_thread(is_running.wait)
+    work.cancel()
+    for _ in range(50):  # the cancellation passes through several tasks
+        await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert calls == ["begun", "ended"]
 
-    assert returned(asyncio.run(use())) == ["acted"]
+    assert returned(await durable.arun(None, "t")) == ["acted"]
     assert calls == ["begun", "ended"]
 
 

@@ -99,7 +99,7 @@ def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
     assert dict(saver.get_writes(RunnableConfig("t"))) == before
 
 
-def test_closing_an_asynchronous_stream_cancels_the_request():
+async def test_closing_an_asynchronous_stream_cancels_the_request():
     cancelled = []
 
     class Model(AsyncScript):
@@ -111,12 +111,9 @@ def test_closing_an_asynchronous_stream_cancels_the_request():
                 cancelled.append(True)
                 raise
 
-    async def main():
-        outputs = build(Model()).astream("go")
-        async for output in outputs:
-            if isinstance(output, StreamingOutput):
-                break
-        await outputs.aclose()
-        assert cancelled == [True]
-
-    asyncio.run(main())
+    outputs = build(Model()).astream("go")
+    async for output in outputs:
+        if isinstance(output, StreamingOutput):
+            break
+    await outputs.aclose()
+    assert cancelled == [True]

@@ -219,7 +219,7 @@ def test_a_slow_asynchronous_tool_is_cancelled():
     assert cancelled == [True]
 
 
-def test_a_call_on_a_thread_is_recorded_although_the_run_is_cancelled(till):
+async def test_a_call_on_a_thread_is_recorded_although_the_run_is_cancelled(till):
     is_running = threading.Event()
     may_end = threading.Event()
 
@@ -234,17 +234,15 @@ def test_a_call_on_a_thread_is_recorded_although_the_run_is_cancelled(till):
 
     agent = build(calling(call("act", number=1), call("look")), "done", tools=[act, look], saver=MemorySaver())
 
-    async def use():
-        work = asyncio.create_task(agent.arun("go", "t"))
-        await asyncio.to_thread(is_running.wait)
-        work.cancel()
-        await asyncio.sleep(0)
-        may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        return await agent.arun(None, "t")
+    work = asyncio.create_task(agent.arun("go", "t"))
+    await asyncio.to_thread(is_running.wait)
+    work.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await work
 
-    assert contents(asyncio.run(use())) == ["acted", "seen"]
+    assert contents(await agent.arun(None, "t")) == ["acted", "seen"]
     assert till.calls == [1]
 
 

@@ -190,6 +190,8 @@ def test_a_wrong_thread_id_is_a_usage_error():
         ('{"number": 4}', ["cancel 4"], "order 4 is cancelled"),
         ("n", [], "Done"),
         ("n it is shipped", [], "it is shipped"),
+        (" Yes ", ["cancel 3"], "order 3 is cancelled"),
+        ("No", [], "Done"),
         ("y but only 4\nn", [], "Done"),
         ("what?\ny", ["cancel 3"], "order 3 is cancelled"),
         ('{"number": "x"}\ny', ["cancel 3"], "order 3 is cancelled"),

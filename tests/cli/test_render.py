@@ -73,6 +73,15 @@ def test_text_is_cut_before_figures_go():
     assert fit(5, *row) == [["B", "i" * 10]]
 
 
+def test_the_longest_of_two_texts_is_cut_first():
+    columns = (Column("a", "A"), Column("b", "B"))
+    texts = ["x" * 30, "y" * 20]
+
+    widths = {width: [len(text) for _, text in fit(width, *texts, columns=columns)] for width in (46, 32, 16, 15)}
+
+    assert widths == {46: [24, 20], 32: [15, 15], 16: [7, 7], 15: [15]}
+
+
 def test_what_a_run_waits_for_is_cut_last():
     columns = (Column("p", "P", "payload"), *COLUMNS)
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig, operations
-from savers import MemorySaver
+from savers import FileSystemSaver, MemorySaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
 
@@ -90,6 +90,50 @@ def test_a_table_at_a_terminal(store):
     assert set(rows) == {"order-17", "order-18", "import-a"}
     for word in ("interrupted", "waits inside approve", "58 min ago"):
         assert word in rows["order-17"]
+
+
+def read_table(done):
+    """The lines below the titles of the table that was drawn last."""
+    return done.out[done.out.rindex("THREAD") :].splitlines()[1:]
+
+
+def test_the_table_has_the_threads_that_changed_last_and_counts_the_others(tmp_path):
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for number in range(22):
+            saver.put(f"t{number:02}", step("a", "b"))
+
+    lines = read_table(graphkit("watch", tmp_path, "--limit", 22, terminal=True))
+
+    shown = [line.split()[0] for line in lines if line.startswith("t")]
+    assert len(set(shown)) == 20
+    assert shown == sorted(shown, reverse=True)
+    assert "and 2 more" in lines
+
+
+def test_the_table_keeps_the_position_of_a_thread_and_forgets_a_deleted_one(store, saver):
+    def change():
+        saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", None))
+        saver.delete("order-18")
+
+    timer = later(change)
+    done = graphkit("watch", store, "--limit", 6, terminal=True, width=120)
+    timer.join()
+
+    first, *others = [line for line in read_table(done) if "-" in line]
+    assert first.split()[:5] == ["order-17", "interrupted", "reserve", "approve", "1"]
+    assert [line.split()[0] for line in others] == ["import-a"]
+
+
+def test_a_finished_node_is_reported_as_the_progress_of_its_map_or_by_its_name(store, saver):
+    saver.put_writes("order-17", {"task:weigh": {"node": "weigh"}})
+
+    nested = saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", "m"))
+    saver.put_writes(nested, {"items:m": [1, 2], "task:m.0": {"node": "m"}})
+
+    lines = graphkit("watch", store, "order-17", "--limit", 5).lines
+
+    assert read_text(lines[2]) == f"{'order-17':24} weigh done"
+    assert read_text(lines[4]) == f"{'order-17[sub]':24} 1/2 items of m done"
 
 
 def test_a_damaged_thread_is_reported_and_the_others_are_followed(store):

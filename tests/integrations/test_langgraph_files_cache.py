@@ -96,17 +96,14 @@ def test_nothing_is_written_for_nothing(cache, tmp_path):
     assert not (tmp_path / "data" / "langgraph-cache" / "log").exists()
 
 
-def test_async_methods_do_the_same(cache):
+async def test_async_methods_do_the_same(cache):
     values = {(("a",), f"k{n}"): n for n in range(50)}
 
-    async def use():
-        async with cache:
-            await asyncio.gather(*(cache.aset({key: (n, None)}) for key, n in values.items()))
-            assert await cache.aget([*values]) == values
-            await cache.aclear([("a",)])
-            assert await cache.aget([*values]) == {}
-
-    asyncio.run(use())
+    async with cache:
+        await asyncio.gather(*(cache.aset({key: (n, None)}) for key, n in values.items()))
+        assert await cache.aget([*values]) == values
+        await cache.aclear([("a",)])
+        assert await cache.aget([*values]) == {}
 
 
 def test_types_make_the_list_of_types_strict(cache, open_cache):

@@ -254,18 +254,15 @@ def test_invalid_namespaces_are_refused(store, namespace):
     assert store.search(()) == []
 
 
-def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, log):
+async def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, log):
     store.put(("a",), "k1", {"n": 0})
     before = log.read_bytes()
 
-    async def use():
-        calls = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
-        calls.append(store.aput(("a",), "wrong \ud800", {}))
-        calls.append(store.aput(("a",), "wrong", {"x": {1}}))
-        calls.append(store.aget(("a",), "k1"))
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    *done, wrong_key, wrong_value, found = asyncio.run(use())
+    calls = [store.aput(("a",), f"k{n}", {"n": n}) for n in range(20)]
+    calls.append(store.aput(("a",), "wrong \ud800", {}))
+    calls.append(store.aput(("a",), "wrong", {"x": {1}}))
+    calls.append(store.aget(("a",), "k1"))
+    *done, wrong_key, wrong_value, found = await asyncio.gather(*calls, return_exceptions=True)
 
     assert log.read_bytes().removeprefix(before).count(b"\xc1\xf5G2") == 1, "one record"
     assert done == [None] * 20
@@ -275,16 +272,13 @@ def test_puts_of_one_tick_are_one_record_and_one_that_fails_fails_alone(store, l
     assert len(store.search((), limit=100)) == 20
 
 
-def test_a_caller_that_is_cancelled_disturbs_no_other(store):
-    async def use():
-        cancelled = asyncio.ensure_future(store.aput(("a",), "one", {}))
-        other = asyncio.ensure_future(store.aput(("a",), "two", {"n": 2}))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await other
-        assert (await store.aget(("a",), "two")).value == {"n": 2}
-
-    asyncio.run(use())
+async def test_a_caller_that_is_cancelled_disturbs_no_other(store):
+    cancelled = asyncio.ensure_future(store.aput(("a",), "one", {}))
+    other = asyncio.ensure_future(store.aput(("a",), "two", {"n": 2}))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await other
+    assert (await store.aget(("a",), "two")).value == {"n": 2}
 
 
 # Items that expire
@@ -407,17 +401,14 @@ def test_a_query_finds_the_nearest_items_also_after_reopening(open_store):
 
 
 @pytest.mark.usefixtures("arithmetic")
-def test_async_embedding_functions_embed(open_store):
+async def test_async_embedding_functions_embed(open_store):
     async def embed(texts):
         return embed_letters(texts)
 
-    async def use():
-        store = open_store(index={"embed": embed})
-        await store.aput(("a",), "x", {"text": "bbbb"})
-        await store.aput(("a",), "y", {"text": "cccc"})
-        return keys_of(await store.asearch(("a",), query="c", limit=1))
-
-    assert asyncio.run(use()) == ["y"]
+    store = open_store(index={"embed": embed})
+    await store.aput(("a",), "x", {"text": "bbbb"})
+    await store.aput(("a",), "y", {"text": "cccc"})
+    assert keys_of(await store.asearch(("a",), query="c", limit=1)) == ["y"]
 
 
 def test_wrong_vectors_are_refused_and_nothing_is_stored(open_store):

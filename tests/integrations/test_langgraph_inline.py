@@ -95,63 +95,48 @@ async def warm(saver, hops):
     hops.forget()
 
 
-def test_small_calls_of_an_open_log_run_inline(open_saver, hops):
-    async def run():
-        saver = open_saver()
-        await warm(saver, hops)
-        for n in range(5):
-            await step(saver, CONFIG, n)
-
-    asyncio.run(run())
+async def test_small_calls_of_an_open_log_run_inline(open_saver, hops):
+    saver = open_saver()
+    await warm(saver, hops)
+    for n in range(5):
+        await step(saver, CONFIG, n)
     assert hops == []
 
 
-def test_the_first_calls_of_new_threads_run_in_the_event_loop_on_sqlite(tmp_path, hops):
-    async def run(saver):
+async def test_the_first_calls_of_new_threads_run_in_the_event_loop_on_sqlite(tmp_path, hops):
+    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as saver:
         await saver.aget_tuple(thread("unknown"))  # the first use opens the file
         hops.forget()
         await asyncio.gather(*(step(saver, thread(f"t{n}"), n) for n in range(20)))
-
-    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as saver:
-        asyncio.run(run(saver))
     assert hops == []
 
 
-def test_puts_that_wait_for_the_disk_leave_the_event_loop(open_saver, hops):
-    async def run():
-        saver = open_saver("always")
-        await warm(saver, hops)
-        await step(saver, CONFIG, 1)
-
-    asyncio.run(run())
+async def test_puts_that_wait_for_the_disk_leave_the_event_loop(open_saver, hops):
+    saver = open_saver("always")
+    await warm(saver, hops)
+    await step(saver, CONFIG, 1)
     assert hops == ["put", "put_writes"]
 
 
-def test_large_states_leave_the_event_loop(open_saver, hops):
-    async def run():
-        saver = open_saver()
-        for n in range(3):
-            hops.clear()
-            await step(saver, CONFIG, [os.urandom(SMALL_STATE), n])
-
-    asyncio.run(run())
+async def test_large_states_leave_the_event_loop(open_saver, hops):
+    saver = open_saver()
+    for n in range(3):
+        hops.clear()
+        await step(saver, CONFIG, [os.urandom(SMALL_STATE), n])
     assert hops == ["put", "put_writes", "get_tuple"]
 
 
-def test_the_event_loop_goes_on_while_another_process_writes(open_saver, hops):
+async def test_the_event_loop_goes_on_while_another_process_writes(open_saver, hops):
     saver = open_saver()
 
-    async def run():
-        await warm(saver, hops)
-        with another_process_writes(saver):
-            waiting = asyncio.create_task(step(saver, CONFIG, 1))
-            await hops.has_any.wait()
-            assert hops == ["put"]
-            assert not waiting.done()
-        await waiting
-        assert saver.store.verify().ok
-
-    asyncio.run(run())
+    await warm(saver, hops)
+    with another_process_writes(saver):
+        waiting = asyncio.create_task(step(saver, CONFIG, 1))
+        await hops.has_any.wait()
+        assert hops == ["put"]
+        assert not waiting.done()
+    await waiting
+    assert saver.store.verify().ok
     assert len(list(saver.list(CONFIG))) == 3
 
 
@@ -164,9 +149,12 @@ def test_the_event_loop_goes_on_while_another_process_writes(open_saver, hops):
         (SqliteCheckpointSaver, connection_lock),
     ],
 )
-def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(tmp_path, hops, kind, find_lock, appends):
-    async def run(saver):
+async def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(
+    tmp_path, hops, kind, find_lock, appends
+):
+    with kind(tmp_path / "store", fsync="never") as saver:
         await warm(saver, hops)
+
         with held_by_another_thread(find_lock(saver)):
             call = step(saver, CONFIG, 2) if appends else saver.aget_tuple(CONFIG)
             waiting = asyncio.create_task(call)
@@ -174,8 +162,6 @@ def test_a_call_that_finds_a_lock_in_use_by_another_thread_goes_to_a_thread(tmp_
             assert waiting.done() is False
         await waiting
 
-    with kind(tmp_path / "store", fsync="never") as saver:
-        asyncio.run(run(saver))
         assert hops[0] == ("put" if appends else "get_tuple")
         assert [values_of(found)["a"] for found in saver.list(CONFIG)] == [*([2] if appends else []), 1, 0]
 

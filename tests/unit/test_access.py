@@ -436,15 +436,12 @@ def test_a_watch_that_cannot_be_filtered_is_refused():
         saver.watch()
 
 
-def test_an_async_watch_acts_for_its_caller(two):
-    async def read():
-        with acting_as("ann"):
-            changes = two.awatch(latest=True, interval=0.05)
-            found = {(await anext(changes)).thread_id for _ in range(4)}
-            await changes.aclose()
-        return found
-
-    assert asyncio.run(read()) == {"ann/1", "ann/2"}
+async def test_an_async_watch_acts_for_its_caller(two):
+    with acting_as("ann"):
+        changes = two.awatch(latest=True, interval=0.05)
+        found = {(await anext(changes)).thread_id for _ in range(4)}
+        await changes.aclose()
+    assert found == {"ann/1", "ann/2"}
 
 
 def test_namespaces_can_be_refused(store):
@@ -751,7 +748,7 @@ def test_what_needs_several_rights_asks_for_all_of_them_first(operation, may_rol
     assert len(inner.list("t")) == 1
 
 
-def test_it_does_not_bleed_into_other_tasks_and_threads():
+async def test_it_does_not_bleed_into_other_tasks_and_threads():
     policy = Recording()
     saver = AccessControlledSaver(MemorySaver(), policy)
 
@@ -761,10 +758,7 @@ def test_it_does_not_bleed_into_other_tasks_and_threads():
                 await saver.aget(principal)
                 await asyncio.sleep(0)
 
-    async def run():
-        await asyncio.gather(*(act(f"p{n}", 5) for n in range(8)), saver.aget("None"))
-
-    asyncio.run(run())
+    await asyncio.gather(*(act(f"p{n}", 5) for n in range(8)), saver.aget("None"))
     assert all(str(principal) == thread for principal, _, thread, _ in policy.asked)
     assert len(policy.asked) == 41
     with acting_as("ann"), ThreadPoolExecutor(1) as pool:

@@ -101,33 +101,30 @@ def test_an_awaitable_of_a_plain_function_is_refused_too(give):
             graph.compile().invoke({})
 
 
-def test_the_twins_look_and_correct(saver):
-    async def run():
-        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
-        assert await compiled.astate_of(CONFIG) is None
-        assert await compiled.alast_state_of(CONFIG) is None
-        assert await compiled.aget_state_history(CONFIG) == []
+async def test_the_twins_look_and_correct(saver):
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    assert await compiled.astate_of(CONFIG) is None
+    assert await compiled.alast_state_of(CONFIG) is None
+    assert await compiled.aget_state_history(CONFIG) == []
 
-        with pytest.raises(CheckpointNotFoundError):
-            await compiled.aget_state(CONFIG)
-        stop = await compiled.ainvoke_final({}, CONFIG)
-        assert isinstance(stop, InterruptionMetadata)
-        assert (await compiled.aget_state(CONFIG)).next == "b"
+    with pytest.raises(CheckpointNotFoundError):
+        await compiled.aget_state(CONFIG)
+    stop = await compiled.ainvoke_final({}, CONFIG)
+    assert isinstance(stop, InterruptionMetadata)
+    assert (await compiled.aget_state(CONFIG)).next == "b"
 
-        config = await compiled.aupdate_state(CONFIG, {"log": "u"})
-        assert (await compiled.astate_of(config)).state["log"] == ["a", "u"]
-        assert len(await compiled.aget_state_history(CONFIG)) == 3
+    config = await compiled.aupdate_state(CONFIG, {"log": "u"})
+    assert (await compiled.astate_of(config)).state["log"] == ["a", "u"]
+    assert len(await compiled.aget_state_history(CONFIG)) == 3
 
-        first = (await compiled.aget_state_history(CONFIG))[-1].config
-        assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
+    first = (await compiled.aget_state_history(CONFIG))[-1].config
+    assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
 
-        node, end = [each async for each in compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG)]
-        assert isinstance(node, StateSnapshot)
-        assert end.is_end
-        await compiled.aupdate_state(CONFIG, {}, "a")
-        return await compiled.aresume("t")
-
-    assert asyncio.run(run())["log"] == ["a", "u", "ok", "b", "b"]
+    node, end = [each async for each in compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG)]
+    assert isinstance(node, StateSnapshot)
+    assert end.is_end
+    await compiled.aupdate_state(CONFIG, {}, "a")
+    assert (await compiled.aresume("t"))["log"] == ["a", "u", "ok", "b", "b"]
 
 
 def test_an_action_may_ask_asynchronously(saver):
@@ -160,49 +157,44 @@ async def cancelled(task):
         await task
 
 
-def test_cancelling_an_asynchronous_node_stops_before_it(saver):
-    async def run():
-        started = asyncio.Event()
+async def test_cancelling_an_asynchronous_node_stops_before_it(saver):
+    started = asyncio.Event()
 
-        async def waits(state):
-            if not started.is_set():
-                started.set()
-                await asyncio.Event().wait()
-            return {"log": "b"}
+    async def waits(state):
+        if not started.is_set():
+            started.set()
+            await asyncio.Event().wait()
+        return {"log": "b"}
 
-        compiled = make_chain(a=log_node("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
-        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-        await started.wait()
-        await cancelled(task)
-        assert stored(saver) == [(START, "a"), ("a", "b")]
-        return await compiled.ainvoke(None, CONFIG)
-
-    assert asyncio.run(run())["log"] == ["a", "b"]
+    compiled = make_chain(a=log_node("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
+    task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+    await started.wait()
+    await cancelled(task)
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+    assert (await compiled.ainvoke(None, CONFIG))["log"] == ["a", "b"]
 
 
-def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
+async def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
     saver = MemorySaver(lock_timeout=0)
     started, go_on = threading.Event(), threading.Event()
     b = FlakyNode("b", begun=started, after=go_on)
     graph = make_chain(a=log_node("a"), b=b, c=log_node("c"))
 
-    async def run():
-        compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
-        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-        await asyncio.to_thread(started.wait)
-        for _ in range(2):
-            task.cancel()
-            await asyncio.sleep(0)
-        assert not task.done()
-        with pytest.raises(ThreadBusyError):  # the lock is held as long as the node runs
-            saver.run_lock(CONFIG).__enter__()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert stored(saver) == [(START, "a"), ("b", "c")]
-        return await compiled.ainvoke(None, CONFIG)
+    compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
+    task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+    await asyncio.to_thread(started.wait)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    with pytest.raises(ThreadBusyError):  # the lock is held as long as the node runs
+        saver.run_lock(CONFIG).__enter__()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stored(saver) == [(START, "a"), ("b", "c")]
 
-    assert asyncio.run(run())["log"] == ["a", "b", "c"]
+    assert (await compiled.ainvoke(None, CONFIG))["log"] == ["a", "b", "c"]
     assert b.runs == ["b"]
 
 
@@ -221,26 +213,23 @@ class Slow(MemorySaver):
         return saved
 
 
-def test_cancelling_a_put_waits_for_it_and_stores_once():
-    async def run():
-        saver = Slow()
-        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver)
-        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-        await saver.started.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        assert not task.done()
-        saver.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert stored(saver) == [(START, "a"), ("a", "b")]
-        with saver.run_lock(CONFIG):
-            pass
-
-    asyncio.run(run())
+async def test_cancelling_a_put_waits_for_it_and_stores_once():
+    saver = Slow()
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver)
+    task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+    await saver.started.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    saver.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stored(saver) == [(START, "a"), ("a", "b")]
+    with saver.run_lock(CONFIG):
+        pass
 
 
-def test_cancelling_while_a_branch_is_stored_cancels_one_that_runs_and_begins_no_other():
+async def test_cancelling_while_a_branch_is_stored_cancels_one_that_runs_and_begins_no_other():
     ended = []
     d = FlakyNode("d")
 
@@ -250,44 +239,38 @@ def test_cancelling_while_a_branch_is_stored_cancels_one_that_runs_and_begins_no
         finally:
             ended.append("c")
 
-    async def run():
-        loop = asyncio.get_running_loop()
-        is_cancelled = threading.Event()
+    loop = asyncio.get_running_loop()
+    is_cancelled = threading.Event()
 
-        def cancel():
-            loop.call_soon_threadsafe(task.cancel)
-            loop.call_soon_threadsafe(is_cancelled.set)
-            assert is_cancelled.wait(60)
+    def cancel():
+        loop.call_soon_threadsafe(task.cancel)
+        loop.call_soon_threadsafe(is_cancelled.set)
+        assert is_cancelled.wait(60)
 
-        saver = ScriptedSaver(MemorySaver()).on("put_writes", cancel)
-        graph = make_graph(LOG, "START>b,c,d b>j c>j d>j j>END", b=log_node("b"), c=c, d=d)
-        compiled = graph.compile(checkpoint_saver=saver)
-        task = asyncio.ensure_future(compiled.ainvoke({}, CONFIG.replace(max_concurrency=2)))
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(asyncio.shield(task), 30)
-        assert (ended, d.runs) == (["c"], [])
-
-    asyncio.run(run())
+    saver = ScriptedSaver(MemorySaver()).on("put_writes", cancel)
+    graph = make_graph(LOG, "START>b,c,d b>j c>j d>j j>END", b=log_node("b"), c=c, d=d)
+    compiled = graph.compile(checkpoint_saver=saver)
+    task = asyncio.ensure_future(compiled.ainvoke({}, CONFIG.replace(max_concurrency=2)))
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.shield(task), 30)
+    assert (ended, d.runs) == (["c"], [])
 
 
-def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
+async def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
     saver = MemorySaver(lock_timeout=60)
 
-    async def run():
-        compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
-        with saver.run_lock(CONFIG):
-            task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.sleep(0)
-            assert not task.done()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert stored(saver) == []
-        with saver.run_lock(CONFIG, 0):
-            pass
-
-    asyncio.run(run())
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
+    with saver.run_lock(CONFIG):
+        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stored(saver) == []
+    with saver.run_lock(CONFIG, 0):
+        pass
 
 
 async def await_a_cancelled_task(*_):
@@ -339,15 +322,13 @@ class NotOnTheLoop(SaverWrapper):
             asyncio.get_running_loop()
 
 
-def test_an_async_snapshot_reads_nothing_on_the_event_loop():
+async def test_an_async_snapshot_reads_nothing_on_the_event_loop():
     inner = make_chain(LOG, ask=lambda _: {"log": interrupt("sure?")})
     app = make_chain(LOG, inner=inner.compile()).compile(checkpoint_saver=NotOnTheLoop(MemorySaver()))
 
-    async def main():
-        await app.ainvoke({}, CONFIG)
-        for look in (app.aget_state, app.astate_of, app.alast_state_of):
-            snapshot = await look(CONFIG)
-            assert payloads_of(snapshot) == ["sure?"]
-            assert snapshot.values["log"] == []
+    await app.ainvoke({}, CONFIG)
 
-    asyncio.run(main())
+    for look in (app.aget_state, app.astate_of, app.alast_state_of):
+        snapshot = await look(CONFIG)
+        assert payloads_of(snapshot) == ["sure?"]
+        assert snapshot.values["log"] == []

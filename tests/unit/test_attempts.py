@@ -433,19 +433,16 @@ def test_a_stop_is_not_retried(raised):
     assert failing.calls == 1
 
 
-def test_a_cancelled_delay_ends_the_retries():
+async def test_a_cancelled_delay_ends_the_retries():
     failing = Failing(ValueError("one"))
     compiled = make_graph(make_nodes(failing)["later"], retry=RetryPolicy(initial_delay=LONG)).compile()
 
-    async def cancel():
-        task = asyncio.ensure_future(compiled.ainvoke({}))
-        while failing.calls == 0:  # noqa: ASYNC110 - turns of the loop, not a wait
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    task = asyncio.ensure_future(compiled.ainvoke({}))
+    while failing.calls == 0:  # noqa: ASYNC110 - turns of the loop, not a wait
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert failing.calls == 1
 
 

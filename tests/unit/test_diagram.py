@@ -159,12 +159,21 @@ def test_a_step_that_follows_no_edge_is_drawn_too():
 
 
 def test_the_destinations_of_commands_are_drawn():
-    graph = StateGraph({}).add_node("A", node, destinations=["B", "C", END]).add_node("B", node).add_node("C", node)
-    for source, target in ((START, "A"), ("A", "B"), ("B", END), ("C", END)):
-        graph.add_edge(source, target)
+    graph = make_graph("B>END C>END").add_node("A", node, destinations=["B", "C", END])
+    graph.add_edge(START, "A").add_edge("A", "B")
+
     expected = ["A --> B", "A -.-> C", "A -.-> __END__"]
     assert [arrow for arrow in arrows(graph) if arrow.startswith("A")] == expected
     assert [arrow for arrow in arrows(graph.compile()) if arrow.startswith("A")] == expected
+
+
+def test_a_branch_that_ends_with_destinations_has_no_edge_to_its_join():
+    graph = make_graph("START>A A>C C>D X>D D>END")
+    graph.add_node("B", node, destinations=["X"]).add_edge("A", "B")
+
+    drawn = arrows(graph.compile())
+
+    assert [arrow for arrow in drawn if arrow.startswith("B")] == ["B -.-> X"]
 
 
 def test_a_branch_that_ends_without_an_edge_leads_to_its_own_join():

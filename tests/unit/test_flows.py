@@ -96,6 +96,23 @@ def test_a_predicate_neither_is_nor_returns_a_coroutine(make):
         not_(lambda state: later(state) or None)({})
 
 
+class Rule:
+    """A predicate that is an object, with or without a name."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, state):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("predicate", "name"), [(yes, "yes"), (Rule("is paid"), "is paid"), (Rule(None), "Rule"), (Rule(7), "Rule")]
+)
+def test_a_predicate_is_named_by_its_name_its_function_or_its_class(predicate, name):
+    assert not_(predicate).name == f"not {name}"
+
+
 # Branches
 
 

@@ -580,7 +580,7 @@ def test_a_close_wins_over_a_failure_that_comes_after_it(saver, go):
     assert saver.get(CONFIG).next_node_id == "__PARALLEL__(a)"
 
 
-def test_a_cancelled_task_keeps_what_finished(saver):
+async def test_a_cancelled_task_keeps_what_finished(saver):
     runs = []
     recorded, cancelled = threading.Event(), threading.Event()
 
@@ -604,18 +604,15 @@ def test_a_cancelled_task_keeps_what_finished(saver):
     graph = built("START>b,c,e b>d c>c2 c2>d e>e2 e2>d d>END", **nodes)
     compiled = graph.compile(checkpoint_saver=saver, observers=[observe])
 
-    async def cancel():
-        task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
-        await asyncio.to_thread(recorded.wait, PATIENCE)
-        task.cancel()
-        asyncio.get_running_loop().call_soon(cancelled.set)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
+    await asyncio.to_thread(recorded.wait, PATIENCE)
+    task.cancel()
+    asyncio.get_running_loop().call_soon(cancelled.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert sorted(runs) == ["b", "c", "e", "e2"]  # c2 did not start
 
-    assert asyncio.run(compiled.ainvoke(None, CONFIG))["log"] == ["b", "c", "c2", "e", "e2", "d"]
+    assert (await compiled.ainvoke(None, CONFIG))["log"] == ["b", "c", "c2", "e", "e2", "d"]
     assert sorted(runs) == ["b", "b", "c", "c2", "e", "e2"]
 
 

@@ -224,25 +224,22 @@ def test_asynchronously(saver):
     assert invoke(graph, None, how="async")["log"] == [1]
 
 
-def test_a_cancelled_run_waits_for_the_record_of_an_effect():
+async def test_a_cancelled_run_waits_for_the_record_of_an_effect():
     started, free = threading.Event(), threading.Event()
     saver = ScriptedSaver(MemorySaver()).on("put_writes", started.set).on("put_writes", lambda: free.wait(10))
 
     async def node(state, config):
         await config.aonce("k", Effect().later)
 
-    async def cancel():
-        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
-        await asyncio.to_thread(started.wait, 10)
-        task.cancel()
-        assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
+    task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
+    await asyncio.to_thread(started.wait, 10)
+    task.cancel()
+    assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
 
-        free.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [*saver.get_writes(CONFIG)] == ["once::k"]
-
-    asyncio.run(cancel())
+    free.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [*saver.get_writes(CONFIG)] == ["once::k"]
 
 
 @pytest.mark.parametrize("key", [7, b"k", None, object()])

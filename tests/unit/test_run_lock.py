@@ -31,49 +31,40 @@ def app(saver):
     return make_chain({}, a=lambda state: {"n": state["n"] + 1}).compile(checkpoint_saver=saver)
 
 
-def test_an_asynchronous_run_inside_the_lock(saver, app):
-    async def main():
-        with saver.run_lock(CONFIG):
-            return (await app.ainvoke({"n": 1}, CONFIG))["n"]
-
-    assert asyncio.run(main()) == 2
+async def test_an_asynchronous_run_inside_the_lock(saver, app):
+    with saver.run_lock(CONFIG):
+        assert (await app.ainvoke({"n": 1}, CONFIG))["n"] == 2
 
 
-def test_a_task_that_was_there_before_does_not_hold_it(saver, app):
-    async def main():
-        go = asyncio.Event()
-
-        async def other():
-            await go.wait()
-            with pytest.raises(ThreadBusyError):
-                await app.ainvoke({"n": 1}, CONFIG)
-
-        task = asyncio.create_task(other())
-        await asyncio.sleep(0)
-        with saver.run_lock(CONFIG):
-            go.set()
-            await task
-
+async def test_a_task_that_was_there_before_does_not_hold_it(saver, app):
     # The saver of a wrapper waits as long as that of the wrapped one.
-    asyncio.run(main())
+    go = asyncio.Event()
 
+    async def other():
+        await go.wait()
+        with pytest.raises(ThreadBusyError):
+            await app.ainvoke({"n": 1}, CONFIG)
 
-def test_a_task_that_outlives_the_holder_does_not_hold_it(saver):
-    async def main():
-        go = asyncio.Event()
-
-        async def late():
-            await go.wait()
-            return get_held_run_locks()
-
-        with saver.run_lock(CONFIG):
-            assert saver.run_lock_key(CONFIG) in get_held_run_locks()
-            task = asyncio.create_task(late())
-            await asyncio.sleep(0)
+    task = asyncio.create_task(other())
+    await asyncio.sleep(0)
+    with saver.run_lock(CONFIG):
         go.set()
-        return await task
+        await task
 
-    assert asyncio.run(main()) == frozenset()
+
+async def test_a_task_that_outlives_the_holder_does_not_hold_it(saver):
+    go = asyncio.Event()
+
+    async def late():
+        await go.wait()
+        return get_held_run_locks()
+
+    with saver.run_lock(CONFIG):
+        assert saver.run_lock_key(CONFIG) in get_held_run_locks()
+        task = asyncio.create_task(late())
+        await asyncio.sleep(0)
+    go.set()
+    assert await task == frozenset()
 
 
 def test_two_runs_inside_the_lock_do_not_run_at_the_same_time():

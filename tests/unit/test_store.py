@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import RunnableConfig
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
@@ -23,7 +23,7 @@ from graphkit.errors import (
 )
 from graphkit.registry import get_checkpoint_store, register_checkpoint_store
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import CONFIG, LOG, asking, make_chain
 from tests.support.logs import flip_in_file, locate_log
 from tests.support.savers import open_kind
 
@@ -392,6 +392,21 @@ def test_runs_of_a_graph_are_found(listing_store):
     assert sorted(listing_store.list()) == sorted([first, second])
     listing_store.delete("t")
     assert listing_store.list() == []
+
+
+def test_the_histories_of_nested_graphs_are_no_runs(listing_store):
+    saver = listing_store.saver
+    app = make_chain(LOG, sub=make_chain(LOG, ask=asking("?")).compile()).compile(checkpoint_saver=saver)
+    app.invoke({"log": "outer"}, CONFIG)
+
+    inner = Checkpoint(node_id="a", next_node_id="b", state={}, metadata={"run_id": "inner"})
+    saver.put(CONFIG.replace(checkpoint_ns="by hand"), inner)
+    (run,) = {info.metadata["run_id"] for info in saver.history(CONFIG)}
+
+    listing_store.delete("inner")  # deletes nothing: there is no such run
+
+    assert listing_store.list() == [run]
+    assert listing_store.load(run).data == {"log": ["outer"]}
 
 
 @pytest.mark.requirement("G21", "G36")

@@ -428,25 +428,22 @@ def test_a_closed_stream_stops_at_the_node_boundary(modes, count):
     assert app.get_state(RunnableConfig("async")).next == "second"
 
 
-def test_a_cancelled_task_cancels_its_run():
-    async def main():
-        started, ended = asyncio.Event(), asyncio.Event()
+async def test_a_cancelled_task_cancels_its_run():
+    started, ended = asyncio.Event(), asyncio.Event()
 
-        async def node(state):
-            try:
-                started.set()
-                await asyncio.sleep(WAIT)
-            finally:
-                ended.set()
+    async def node(state):
+        try:
+            started.set()
+            await asyncio.sleep(WAIT)
+        finally:
+            ended.set()
 
-        task = asyncio.ensure_future(anext(chain(node).compile().astream({}, stream_mode="custom")))
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended.is_set()
-
-    asyncio.run(main())
+    task = asyncio.ensure_future(anext(chain(node).compile().astream({}, stream_mode="custom")))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
 
 
 def test_an_attempt_that_is_too_late_dispatches_nothing_to_a_stream_that_goes_on():

@@ -420,22 +420,20 @@ def test_a_run_goes_to_the_graph_that_it_was_submitted_to(store):
 # Async twins
 
 
-def test_operations_for_async_code():
+async def test_operations_for_async_code():
     saver = MemorySaver()
     app = make_chain(LOG, ask=lambda state: {"log": interrupt("ok?")}).compile(checkpoint_saver=saver)
 
-    async def work():
-        assert await operations.asubmit(saver, {}, "t", key="k") == T
-        assert await app.asubmit({}, T, key="k") == T
-        await app.ainvoke(None, T)
-        stopped = T.with_check_point_id(saver.get(T).id)
+    assert await operations.asubmit(saver, {}, "t", key="k") == T
+    assert await app.asubmit({}, T, key="k") == T
+    await app.ainvoke(None, T)
+    stopped = T.with_check_point_id(saver.get(T).id)
 
-        await operations.aanswer(saver, "t", "yes")
-        await operations.aupdate(saver, "t", {"log": "more"})
-        await operations.afork(saver, "t", "copy")
-        await app.ainvoke(None, T)
-        await operations.arollback(saver, stopped)
+    await operations.aanswer(saver, "t", "yes")
+    await operations.aupdate(saver, "t", {"log": "more"})
+    await operations.afork(saver, "t", "copy")
+    await app.ainvoke(None, T)
+    await operations.arollback(saver, stopped)
 
-    asyncio.run(work())
     assert [status(saver), status(saver, "copy")] == ["interrupted", "interrupted"]
     assert sorted(saver.list(T)[1].state["log"]) == ["more", "yes"]

@@ -29,20 +29,18 @@ def watching_threads():
 
 @pytest.mark.requirement("W15")
 @pytest.mark.parametrize("wrap", [lambda saver: saver, SaverWrapper])
-def test_async_code_follows_a_thread_until_it_has_finished(wrap):
+async def test_async_code_follows_a_thread_until_it_has_finished(wrap):
     saver = wrap(MemorySaver())
 
     async def follow():
         return [change.to_dict() async for change in saver.awatch("t", latest=True, interval=0.01, until="finished")]
 
-    async def work():
-        task = asyncio.create_task(follow())
-        await asyncio.sleep(0)
-        await saver.aput(T, step("b"))
-        await saver.aput(T, step(END))
-        return await task
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    await saver.aput(T, step("b"))
+    await saver.aput(T, step(END))
+    rows = await task
 
-    rows = asyncio.run(work())
     assert rows[-1]["next"] == END
     assert json.loads(json.dumps(rows[-1]))["time"] == "2026-12-01T08:00:00+00:00"
 

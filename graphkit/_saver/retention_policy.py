@@ -176,9 +176,20 @@ def apply_policy(
     """
     store = find_store(policy, saver)
     current = _Pass(policy, store, now=now, dry_run=dry_run)
-    for _ in current.run():
-        if is_stopped():
-            break
+    for thread_id in store.threads():
+        if fnmatchcase(thread_id, policy.threads) and not is_schedule(thread_id):
+            current.prune(thread_id)
+            if is_stopped():
+                return current.report()
+    if policy.max_bytes_per_thread is not None:
+        for thread_id in current.chosen:
+            current.measure(thread_id, policy.max_bytes_per_thread)
+            if is_stopped():
+                return current.report()
+    if policy.max_bytes is not None:
+        current.compare(None, policy.max_bytes)
+    if not dry_run:
+        current.alert()
     return current.report()
 
 
@@ -216,7 +227,7 @@ class _Pass:
             self._options["older_than"] = now - policy.max_age
         elif policy.keep_last is None:
             self._options = None
-        self._chosen: list[str] = []
+        self.chosen: list[str] = []
         self._unmeasured: set[str] = set()
         self._removed = 0
         self._pruned: list[str] = []
@@ -226,7 +237,7 @@ class _Pass:
 
     def report(self) -> RetentionReport:
         return RetentionReport(
-            threads=len(self._chosen),
+            threads=len(self.chosen),
             removed=self._removed,
             pruned=tuple(self._pruned),
             busy=tuple(self._busy),
@@ -235,23 +246,7 @@ class _Pass:
             dry_run=self._dry_run,
         )
 
-    def run(self) -> Iterator[None]:
-        """Prune and measure one thread after another, with a stop after each, and alert at the end."""
-        policy = self._policy
-        for thread_id in self._store.threads():
-            if fnmatchcase(thread_id, policy.threads) and not is_schedule(thread_id):
-                self._prune(thread_id)
-                yield
-        if policy.max_bytes_per_thread is not None:
-            for thread_id in self._chosen:
-                self._measure(thread_id, policy.max_bytes_per_thread)
-                yield
-        if policy.max_bytes is not None:
-            self._compare(None, policy.max_bytes)
-        if not self._dry_run:
-            self._alert()
-
-    def _prune(self, thread_id: str) -> None:
+    def prune(self, thread_id: str) -> None:
         """Prune a thread, if it has one of the statuses of the policy."""
         self._unmeasured.add(thread_id)
         with self._noting_errors(thread_id):
@@ -259,7 +254,7 @@ class _Pass:
                 latest = self._store.recent(RunnableConfig(thread_id), limit=1)
                 if not latest or latest[0].status not in self._policy.statuses:
                     return
-            self._chosen.append(thread_id)
+            self.chosen.append(thread_id)
             if self._options is None:
                 return
             removed = prune_thread(self._store, thread_id, self._options, dry_run=self._dry_run)
@@ -267,19 +262,19 @@ class _Pass:
                 self._removed += removed
                 self._pruned.append(thread_id)
 
-    def _measure(self, thread_id: str, limit: int) -> None:
+    def measure(self, thread_id: str, limit: int) -> None:
         """Compare the size of a thread with its limit, unless it has an error."""
         with self._noting_errors(thread_id):
-            self._compare(thread_id, limit)
+            self.compare(thread_id, limit)
             self._unmeasured.discard(thread_id)
 
-    def _compare(self, thread_id: str | None, limit: int) -> None:
+    def compare(self, thread_id: str | None, limit: int) -> None:
         """Compare the size of a thread, or of the store (None), with its limit."""
         size = self._store.size(thread_id)
         if size > limit:
             self._over_limit.append(OverLimit(thread_id, size, limit))
 
-    def _alert(self) -> None:
+    def alert(self) -> None:
         """Call `on_limit` for what has grown beyond its limit since the policy was applied last."""
         policy = self._policy
         over_limit = policy._over_limit  # noqa: SLF001 - a part of the policy

@@ -94,7 +94,7 @@ class LockTests(ContractTests):
             with saver.run_lock(CONFIG):
                 _assert_reported(reader, is_locked=True)
                 # Asking did not release the lock.
-                self.assert_locked(other)
+                self.assert_locked(other, CONFIG)
 
             _assert_reported(reader, is_locked=False)
             self.assert_unlocked(reader, CONFIG)
@@ -127,7 +127,7 @@ class LockTests(ContractTests):
             with saver.run_lock(CONFIG, 0), saver.run_lock(NESTED, 0):
                 pass
             # The end of the inner blocks did not release the lock.
-            self.assert_locked(other)
+            self.assert_locked(other, CONFIG)
 
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
@@ -135,7 +135,7 @@ class LockTests(ContractTests):
 
             put_checkpoint(saver)
             check.same(saver.delete("t"), True, "delete")
-            self.assert_locked(other)
+            self.assert_locked(other, CONFIG)
 
         self.assert_unlocked(other, CONFIG)
         check.assert_missing(saver)
@@ -153,12 +153,12 @@ class LockTests(ContractTests):
             # The node context holds the lock, so that any saver of the store accepts it.
             _acquire(saver, NESTED, 0)
             _acquire(other, CONFIG, 0)
-            self.assert_locked(other)
+            self.assert_locked(other, CONFIG)
 
             tag = saver.release(CONFIG)
             check.assert_released(tag, [checkpoint])
             other.delete("t")
-            self.assert_locked(other)
+            self.assert_locked(other, CONFIG)
 
     def test_the_run_lock_key_identifies_the_store_and_the_thread(self) -> None:
         """`run_lock_key` is equal for saver objects that share a store, and only for one thread."""
@@ -216,10 +216,10 @@ class LockTests(ContractTests):
 
             waiter.result(TIMEOUT)
 
-    def assert_locked(self, saver: BaseCheckpointSaver) -> None:
-        """Assert that a caller in another thread cannot acquire the run lock of "t"."""
+    def assert_locked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        """Assert that a caller in another thread cannot acquire the run lock."""
         with self.raises(ThreadBusyError):
-            call_in_thread(_acquire, saver, CONFIG, 0)
+            call_in_thread(_acquire, saver, config, 0)
 
     def assert_unlocked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Assert that a caller in another thread can acquire the run lock at once."""

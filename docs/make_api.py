@@ -147,7 +147,8 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             function = member.fget
         text = _first_sentence(function) if inspect.isfunction(function) else ""
         if isinstance(member, property):
-            text = text or explained.get(name, "")
+            # Several qualities of a saver share one function: the text below a name is about that one.
+            text = explained.get(name, text)
         if not text:  # an override, which its contract describes
             continue
         is_property = isinstance(member, property)

@@ -424,11 +424,14 @@ class Metrics:
                 # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
                 # nested run, then that of the outer. A stop ends the outer runs as well.
                 running = self._running.pop(event.thread_id, [])
-                remaining = [] if event.type in _STOPS else running[:-1]
-                if remaining:
-                    self._running[event.thread_id] = remaining
+                ended = running[-1:]
+                outer = running[:-1]
+                if event.type in _STOPS:
+                    ended = running
+                elif outer:
+                    self._running[event.thread_id] = outer
 
-                for start in running[len(remaining) :]:
+                for start in ended:
                     self._seconds += (event.timestamp - start.timestamp).total_seconds()
                     if start.is_resumed and event.type != "graph.fail":
                         self._recovered += 1

@@ -133,6 +133,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     @property
     def _undeclared(self) -> bool:
+        """Whether the saver declares this quality; False by default. docs/api.md says what each of them means."""
         return False
 
     is_durable = _undeclared

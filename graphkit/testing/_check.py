@@ -90,7 +90,7 @@ def same(got: object, expected: object, what: str = "value") -> None:
         raise AssertionError(message)
 
 
-def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
+def find_difference(got: Any, expected: Any, path: str) -> str | None:
     """Return a message with the path of the first difference and both values; None if there is none."""
     got_type = builtin_type(got)
     expected_type = builtin_type(expected)
@@ -251,9 +251,9 @@ def assert_missing(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) 
     same(saver.get(config), None, f"get({config!r})")
 
 
-def assert_state(saver: BaseCheckpointSaver, expected: Mapping[str, Any], config: RunnableConfig = CONFIG) -> None:
+def assert_state(saver: BaseCheckpointSaver, expected: Mapping[str, Any]) -> None:
     """Assert that `get` returns a checkpoint with this state."""
-    checkpoint = get_checkpoint(saver, config)
+    checkpoint = get_checkpoint(saver)
     same(checkpoint.state, expected, "state")
 
 

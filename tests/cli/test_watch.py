@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig, operations
+from graphkit._saver.watch import Watch
 from savers import FileSystemSaver, MemorySaver
 from tests.support.command_process import CommandProcess
 from tests.support.terminal import NOW, assert_refused, checkpoint, damage, graphkit, minutes_ago, read_json
@@ -110,14 +111,17 @@ def test_the_table_has_the_threads_that_changed_last_and_counts_the_others(tmp_p
     assert "and 2 more" in lines
 
 
-def test_the_table_keeps_the_position_of_a_thread_and_forgets_a_deleted_one(store, saver):
-    def change():
+def test_the_table_keeps_the_position_of_a_thread_and_forgets_a_deleted_one(store, saver, monkeypatch):
+    sleep = Watch._sleep_until
+
+    def change_and_sleep(watching, until):
+        monkeypatch.setattr(Watch, "_sleep_until", sleep)
         saver.put(RunnableConfig("order-17", checkpoint_ns="sub"), step("inner", None))
         saver.delete("order-18")
+        sleep(watching, until)
 
-    timer = later(change)
+    monkeypatch.setattr(Watch, "_sleep_until", change_and_sleep)
     done = graphkit("watch", store, "--limit", 6, terminal=True, width=120)
-    timer.join()
 
     first, *others = [line for line in read_table(done) if "-" in line]
     assert first.split()[:5] == ["order-17", "interrupted", "reserve", "approve", "1"]

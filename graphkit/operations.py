@@ -12,7 +12,7 @@
 The command line and the worker call these functions; so can a web page, a bot or a test. They run
 no node: the next resume of the thread, in any process, continues from what they stored.
 `CompiledGraph.update_state` is the operation that needs the graph: it merges at once and can choose
-the next node. Each function has an async twin, such as `asubmit`, which does the same in a thread.
+the next node. Each of these functions has an async twin, such as `asubmit`, which does the same in a thread.
 
 Every function takes the run lock of the thread that it changes, and blocks while another run holds
 it, up to the saver's `lock_timeout`; `cancel` and `pause` leave a request to that run instead. Code

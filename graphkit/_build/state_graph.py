@@ -380,8 +380,8 @@ class StateGraph(JavaNames, Generic[StateT]):
         """Call hook(node_id, state, config, call) instead of a node. It returns the update.
 
         `call()` runs the node; `call(state)` and `call(state, config)` run it with another state or
-        config. A hook on every node is not called for the nodes of nested graphs. Arguments and errors
-        as `add_before_call_node_hook`.
+        config. A hook on every node leaves out nested graphs, and `compile` reports a hook on one.
+        Arguments and errors as `add_before_call_node_hook`.
         """
         return self._add_hook(self._definition.node_hooks, "wrap", node_id, hook)
 

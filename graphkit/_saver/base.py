@@ -61,7 +61,7 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     called from several processes at once. What a method returns never changes afterwards.
 
     The methods that an application awaits have async methods with the prefix `a`, which run the sync
-    method in a worker thread. Others can be awaited as `await asyncio.to_thread(saver.prune, ...)`.
+    method in a worker thread. Others can be awaited as `await asyncio.to_thread(saver.history, ...)`.
     """
 
     THREAD_ID_DEFAULT: ClassVar[str] = THREAD_ID_DEFAULT
@@ -445,8 +445,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         always stays.
 
         The default implementation releases the thread and puts back what stays, in all namespaces
-        that `namespaces` finds, under the run lock. A crash in between loses the thread, and a saver
-        that keeps versions gets one more. Savers for valuable data override it.
+        that `namespaces` finds, under the run lock. A crash in between loses what was not put back, and
+        leaves the thread incomplete. A saver that keeps versions gets one more. Savers for valuable
+        data override it.
 
         Args:
             thread: the thread.

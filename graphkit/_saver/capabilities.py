@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
 
 Quality = Literal[
+    "is_durable",
     "isolates_values",
     "lists_namespaces",
     "lists_threads",

@@ -178,7 +178,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
 
 
 # The qualities that savers declare are those of the delegate.
-for _quality in (*QUALITIES, "is_durable"):
+for _quality in QUALITIES:
     setattr(ScriptedSaver, _quality, property(attrgetter(f"delegate.{_quality}")))
 
 

@@ -277,8 +277,8 @@ def worker(
 ) -> Message:
     """Serve the runs of a directory.
 
-    A worker begins runs that were submitted, and resumes threads that were answered and threads
-    whose process died.
+    A worker begins runs that were submitted, and resumes threads that were answered, whose timer or
+    deadline has passed, or whose process died.
 
     Start as many workers as you need; only one of them at a time runs a thread. A worker ignores
     the threads of other graphs. The directory may be missing or empty. SIGTERM and Ctrl-C stop a

@@ -46,8 +46,8 @@ def find_forks(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> tuple
             continue
         try:
             fork = _JoinSearch(source, edges, successors).find_fork()
-        except _NoJoinError as error:
-            problems.append(f"the branches out of {source!r} cannot be joined: {error}")
+        except GraphStateError as error:
+            problems += error.problems
         else:
             forks[fork.id] = fork
 
@@ -65,10 +65,7 @@ def find_chosen_fork(
         GraphStateError: the branches do not meet.
     """
     chosen = {**edges, source: list(heads)}
-    try:
-        return _JoinSearch(source, chosen, find_successors(chosen, nodes)).find_fork()
-    except _NoJoinError as error:
-        raise GraphStateError(f"the branches out of {source!r} cannot be joined: {error}") from error
+    return _JoinSearch(source, chosen, find_successors(chosen, nodes)).find_fork()
 
 
 def find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
@@ -107,10 +104,6 @@ def _find_nesting_problems(outer: Fork, forks: Mapping[str, Fork]) -> list[str]:
     return problems
 
 
-class _NoJoinError(Exception):
-    """The branches of a fork do not meet; the message says why."""
-
-
 @final
 class _JoinSearch:
     """The search for the join of one fork."""
@@ -132,7 +125,7 @@ class _JoinSearch:
         """Return the fork with its join and its branches.
 
         Raises:
-            _NoJoinError: the branches do not meet.
+            GraphStateError: the branches do not meet.
         """
         path = self._find_path()
         if path is None:
@@ -148,7 +141,7 @@ class _JoinSearch:
             path = self._find_path()
         join = None if path is None else self._find_join(path)
         if join is None:
-            raise _NoJoinError(self._explain_missing_join())
+            raise self._make_error(self._explain_missing_join())
         return Fork(
             id=fork_id(self.source),
             source=self.source,
@@ -238,7 +231,7 @@ class _JoinSearch:
         """Return head -> the nodes of its branch.
 
         Raises:
-            _NoJoinError: two branches meet before the join, or one never ends.
+            GraphStateError: two branches meet before the join, or one never ends.
         """
         branches: dict[str, frozenset[str]] = {}
         owners: dict[str, str] = {}  # node -> the head of the branch that contains it
@@ -248,18 +241,21 @@ class _JoinSearch:
             # Branches run in parallel, so no node may be part of two of them.
             shared = [node_id for node_id in branch if node_id in owners]
             if shared:
-                raise _NoJoinError(self._explain_meeting(shared, owners, head, join))
+                raise self._make_error(self._explain_meeting(shared, owners, head, join))
 
             # A branch reaches the join, or a node where it just ends.
             ways_on = [self._next(node_id) for node_id in branch]
             if not any(not following or join in following or _SINK in following for following in ways_on):
-                raise _NoJoinError(
+                raise self._make_error(
                     f"no path leads from the branch {head!r} to {join!r}, where the other branches meet",
                 )
 
             owners.update(dict.fromkeys(branch, head))
             branches[head] = frozenset(branch)
         return branches
+
+    def _make_error(self, reason: str) -> GraphStateError:
+        return GraphStateError(f"the branches out of {self.source!r} cannot be joined: {reason}")
 
     def _explain_meeting(self, shared: list[str], owners: Mapping[str, str], head: str, join: str) -> str:
         """Return why a branch may not contain nodes of an earlier one.

@@ -247,6 +247,7 @@ class Driver:
             self._open()
             answers = self._make_answers(pool)
             # In line here and in `adrive`: a call for each of the three or four requests of a step would be 3 % of it.
+            # A try of its own: a StopIteration of the saver or of its policy, in `_open`, is no end of the run.
             try:
                 while True:
                     request = steps.send(answer) if error is None else steps.throw(error)

@@ -355,12 +355,6 @@ def generate_id() -> str:
 
 def make_id(milliseconds: int) -> str:
     """Return a new id, as `generate_id`, for a time in milliseconds since 1970."""
-    global _latest_time  # noqa: PLW0603 - one tuple, so that all threads of execution see a whole one
-    made_for, time = _latest_time
-    if made_for != milliseconds:
-        digits = f"{milliseconds:012x}"
-        time = f"{digits[:8]}-{digits[8:]}-"
-        _latest_time = milliseconds, time
     try:
         ending = _ENDINGS.pop()
     except IndexError:
@@ -371,14 +365,14 @@ def make_id(milliseconds: int) -> str:
         endings = text.decode("ascii").split()
         ending = endings.pop()
         _ENDINGS.extend(endings)
-    return time + ending
+    digits = (milliseconds & _TIME_BITS).to_bytes(6).hex()
+    return f"{digits[:8]}-{digits[8:]}-{ending}"
 
 
-_latest_time = -1, ""
-"""A time in milliseconds and how an id begins that is made at that time: a run makes dozens in one
-millisecond."""
+_TIME_BITS: Final = (1 << 48) - 1
+"""What an id has of a time. The clock of an application may be before 1970."""
 _ENDINGS: Final[list[str]] = []
-"""The random parts of ids to come: asking the system takes a third of the time of an id. `pop` gives
+"""The random parts of ids to come: see docs/adr/0066-random-bits-from-a-pool.md. `pop` gives
 each to one thread of execution only; the child of a fork forgets them."""
 _ENDINGS_AT_ONCE: Final = 64
 _ENDING_WIDTH: Final = 24

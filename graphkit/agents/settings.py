@@ -520,7 +520,7 @@ class YamlFile:
         try:
             with open(self.path, "rb") as file:  # noqa: PTH123 - the path may be bytes or PathLike
                 text = file.read().decode("utf-8-sig")
-        except FileNotFoundError as error:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise AgentFileNotFoundError("there is no such file", file=self.path) from error
         except UnicodeDecodeError as error:
             raise AgentFileSyntaxError(f"is not UTF-8: {error}", file=self.path) from error

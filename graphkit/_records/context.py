@@ -228,6 +228,7 @@ def interrupt(
         GraphInterrupt: caught by the engine.
         InterruptExpiredError: the deadline has passed without an answer, and there is no default.
         GraphRunnerError: called outside a node.
+        TypeError: `reminders` is one time instead of a list.
         ValueError: a time has no time zone, is negative or not finite; or there is a default without a
             deadline.
     """
@@ -243,6 +244,9 @@ def interrupt(
         raise InterruptExpiredError(context.node_id, answer.deadline)
     if answer is not ABSENT:
         return answer
+    given: object = reminders
+    if not isinstance(given, Iterable):
+        raise TypeError(f"reminders must be a list of times, not one: give interrupt() reminders=[{given!r}]")
     times = tuple(_parse_moment("a reminder", reminder) for reminder in reminders)
     raise _make_stop(payload, StopTerms(call, deadline=moment, default=default, reminders=times))
 

@@ -18,6 +18,7 @@ _RECURSION_LIMIT: Final = 10_000
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
     _open_closed_streams()
+    code = 0
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
@@ -28,8 +29,8 @@ def main() -> None:
 
         # The interpreter flushes again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-        if not isinstance(error, BrokenPipeError):
+        is_reported = code != 0  # by the command, which has failed to write the same
+        if not is_reported and not isinstance(error, BrokenPipeError):
             failure = CheckpointStorageError(error.filename or "the output", "write", error)
             sys.stderr.write(f"graphkit: {failure}\n")
             code = failure.exit_code

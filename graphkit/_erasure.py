@@ -122,7 +122,8 @@ def erase_where(
 
     Raises:
         AccessDeniedError: the caller may not delete one of the threads. Nothing was changed.
-        ValueError: the metadata is empty: that would be everybody's.
+        TypeError: the metadata is not a mapping. Nothing was changed.
+        ValueError: it is empty: that would be everybody's.
     """
     stores = tuple(stores)  # what cannot be iterated must fail before the first thread is erased
     selection = select_threads(saver, metadata)
@@ -166,8 +167,12 @@ def select_threads(saver: BaseCheckpointSaver, metadata: Mapping[str, Any]) -> S
     """Return the threads that have a checkpoint with this metadata.
 
     Raises:
-        ValueError: the metadata is empty.
+        TypeError: the metadata is not a mapping.
+        ValueError: it is empty.
     """
+    given: object = metadata
+    if not isinstance(given, Mapping):
+        raise TypeError(f"metadata must be a mapping such as {{'user': 'ann'}}, not {type(given).__name__}")
     if not metadata:
         raise ValueError("metadata must not be empty: every thread would be erased")
 

@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
@@ -110,6 +110,16 @@ def check_texts(name: str, value: object, error: type[Exception] = ValueError) -
     if not is_collection or not all(isinstance(text, str) for text in value):  # type: ignore[attr-defined]
         raise error(f"{name} must be a list of texts, not {value!r}")
     return frozenset(value)  # type: ignore[call-overload, no-any-return]
+
+
+def check_list(name: str, items: str, value: object, error: type[Exception] = TypeError) -> None:
+    """Check an option that takes several values.
+
+    Raises:
+        error: it cannot be iterated.
+    """
+    if not isinstance(value, Iterable):
+        raise error(f"{name} must be a list of {items}, not {value!r}")
 
 
 def check_time(name: str, value: object) -> None:

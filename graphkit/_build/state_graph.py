@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeAli
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram import GraphRepresentation, draw
-from graphkit._options import check_choice, check_count, check_executor, check_seconds
+from graphkit._options import check_choice, check_count, check_executor, check_list, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.retry import RetryPolicy, check_retry
 from graphkit._plan.schema import DataclassSchema, StateSchema, read_channels
@@ -324,8 +324,8 @@ class StateGraph(JavaNames, Generic[StateT]):
                 condition returns node ids.
 
         Raises:
-            GraphStateError: the source is END or has an edge already, the mappings are empty, or
-                the condition cannot be called.
+            GraphStateError: the source is END or has an edge already, the mappings are empty or no
+                mapping or list, or the condition cannot be called.
         """
         source = self._parse_source(source)
         if source in self._definition.edges:
@@ -336,6 +336,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         call = _parse_call(condition, f"the condition of {source!r}")
         targets = None
         if mappings is not None:
+            check_list(f"the mappings of {source!r}", "node ids, or a mapping", mappings, GraphStateError)
             keys = mappings.items() if isinstance(mappings, Mapping) else zip(mappings, mappings, strict=True)
             targets = {key: parse_node_id(target, f"a mapping of {source!r}") for key, target in keys}
         self._definition.edges[source] = Condition(call=call, mappings=targets)

@@ -10,7 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._options import check_choice, check_count, check_executor, check_function, check_seconds, show_options
+from graphkit._options import (
+    check_choice,
+    check_count,
+    check_executor,
+    check_function,
+    check_list,
+    check_seconds,
+    check_text,
+    show_options,
+)
 from graphkit._plan.checkpoint_when import adapt_predicate
 from graphkit._plan.events import Observer, observers_of
 from graphkit._plan.retry import RetryPolicy, check_retry
@@ -86,8 +95,10 @@ class CompileConfig:
 
     def __post_init__(self) -> None:
         # The dataclass is frozen, so normalized values are set past its own __setattr__.
-        object.__setattr__(self, "interrupt_before", _parse_node_ids(self.interrupt_before))
-        object.__setattr__(self, "interrupt_after", _parse_node_ids(self.interrupt_after))
+        for name in ("interrupt_before", "interrupt_after"):
+            object.__setattr__(self, name, _parse_node_ids(name, getattr(self, name)))
+        if self.graph_id is not None:
+            check_text("graph_id", self.graph_id)
 
         check_choice("on_save_error", self.on_save_error, "raise", "warn")
         check_choice("durability", self.durability, "sync", "async", "exit")
@@ -104,6 +115,7 @@ class CompileConfig:
         if self.clock is not None:
             _check_clock(self.clock)
 
+        check_list("migrations", "functions", self.migrations)
         object.__setattr__(self, "migrations", tuple(self.migrations))
         for migration in self.migrations:
             check_function("a migration", migration)
@@ -219,10 +231,11 @@ def _check_clock(clock: object) -> None:
         raise TypeError(f"clock must be a callable that returns an aware datetime, not {clock!r}")
 
 
-def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
-    """Return node ids without repetitions; members of a StrEnum become text, as in `add_node`."""
+def _parse_node_ids(option: str, names: str | Iterable[Any]) -> tuple[Any, ...]:
+    """Return the node ids of an option without repetitions; members of a StrEnum become text, as in `add_node`."""
     if isinstance(names, str):
         names = (names,)
+    check_list(option, "node ids", names)
     node_ids = [str.__str__(name) if isinstance(name, str) else name for name in names]
     return tuple(dict.fromkeys(node_ids))
 

@@ -18,7 +18,7 @@ from threading import Lock, Thread, current_thread
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, final, runtime_checkable
 
-from graphkit._options import NamedRegistry, check_function
+from graphkit._options import NamedRegistry, check_function, check_list
 from graphkit._records.config import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
@@ -530,6 +530,7 @@ def observers_of(given: Observer | str | Iterable[Observer | str | None] | None)
         CheckpointerConfigurationError: a name is unknown, or an object is not an observer.
     """
     items = [given] if given is None or isinstance(given, str) or callable(given) else given
+    check_list("observers", "observers", items, CheckpointerConfigurationError)
     found = [get_observer(item) if isinstance(item, str) else item for item in items]
     used = [item for item in found if item is not None and not isinstance(item, NoOpObserver)]
     return tuple(_check_observer(observer) for observer in used)

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from graphkit._options import check_list
 from graphkit.errors import GraphRunnerError, InterruptExpiredError
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ def interrupt(
         GraphInterrupt: caught by the engine.
         InterruptExpiredError: the deadline has passed without an answer, and there is no default.
         GraphRunnerError: called outside a node.
+        TypeError: `reminders` is one time instead of a list.
         ValueError: a time has no time zone, is negative or not finite; or there is a default without a
             deadline.
     """
@@ -238,12 +240,13 @@ def interrupt(
     moment = None if deadline is None else _parse_moment("the deadline", deadline)
     if moment is None and default is not ABSENT:
         raise ValueError("a default is the answer after a deadline: give interrupt() a deadline, too")
+    check_list("reminders", "times", reminders)
+    times = tuple(_parse_moment("a reminder", reminder) for reminder in reminders)
     call, answer = _count_call(context)
     if isinstance(answer, Expired):
         raise InterruptExpiredError(context.node_id, answer.deadline)
     if answer is not ABSENT:
         return answer
-    times = tuple(_parse_moment("a reminder", reminder) for reminder in reminders)
     raise _make_stop(payload, StopTerms(call, deadline=moment, default=default, reminders=times))
 
 

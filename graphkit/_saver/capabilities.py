@@ -189,6 +189,9 @@ class SupportsReplay(Protocol):
         Consecutive states share the values that did not change, mutable objects of the application
         included: do not change them.
 
+        Hold no lock while a checkpoint is yielded: the caller reads its pending writes then, and `copy` puts
+        it into another thread of the same saver.
+
         Args:
             config: names the thread and the namespace.
             version: a released history; None is the active one.

@@ -368,18 +368,18 @@ class RetentionThread:
     def _run(self) -> None:
         """Apply the policy as long as no other worker does. After an error, the next attempt is a while later."""
         while not self._is_stopping:
-            self._attempt(self._apply_repeatedly)
+            self._attempt(self._apply_repeatedly, f"; the next attempt is in {_PAUSE:.3g} s")
             self._pause(_PAUSE)
 
-    def _attempt(self, apply: Callable[[], None]) -> None:
-        """Apply the policy under the lock of the worker that does."""
+    def _attempt(self, apply: Callable[[], None], outlook: str = "") -> None:
+        """Apply the policy under the lock of the worker that does. A logged error ends with the outlook."""
         try:
             with self._store.run_lock(_LOCK, 0.0):
                 apply()
         except ThreadBusyError:
             _WORKER_LOG.debug("another worker applies the retention policy")
         except Exception as error:  # noqa: BLE001 - a policy ends no worker
-            _WORKER_LOG.warning("the retention policy failed here; the next attempt is in %.3g s: %s", _PAUSE, error)
+            _WORKER_LOG.warning("the retention policy failed here%s: %s", outlook, describe_error(error))
 
     def _apply_repeatedly(self) -> None:
         while not self._is_stopping:

@@ -511,7 +511,7 @@ class YamlFile:
         """Return the node of the root, a mapping."""
         try:
             text = path.read_text(encoding="utf-8-sig")
-        except FileNotFoundError as error:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise AgentFileNotFoundError("there is no such file", file=self.path) from error
         except UnicodeDecodeError as error:
             raise AgentFileSyntaxError(f"is not UTF-8: {error}", file=self.path) from error

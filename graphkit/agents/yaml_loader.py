@@ -51,6 +51,7 @@ def load_agent(
         AgentConfigurationError: a key is unknown, missing or wrong. The message names the file, the
             line and the key. Nothing was stored.
         MissingDependencyError: a package is not installed that the agent needs.
+        OSError: a file cannot be read.
     """
     config = load_agent_config(path, state_types=state_types, environment=environment)
     return AgentBuilderDirector(config).build()
@@ -149,11 +150,13 @@ class _Loader:
                 case {"type": "agent", "agent": dict(inner)}:
                     self._load_inner(file, inner, (*place, "steps", index, "agent"))
                 case {"type": "agent", "file": str(name)} if step.get("agent") is None:
-                    path = FilePath(file.path).parent / name
-                    if not path.exists():
-                        raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(path))
+                    directory = FilePath(file.path).parent
+                    path = directory / name
+                    shown = directory / file.written.get(name, name)  # the value of a variable may be secret
+                    if not path.is_file():
+                        raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(shown))
                     if path.resolve() in self._outer:
-                        raise file.make_error(f"{path} contains itself", (*place, "steps", index, "file"))
+                        raise file.make_error(f"{shown} contains itself", (*place, "steps", index, "file"))
                     step["agent"] = self.load(path)
                     del step["file"]
 

@@ -18,6 +18,7 @@ _RECURSION_LIMIT: Final = 10_000
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
     _open_closed_streams()
+    code = 0
     try:
         code = _run(sys.argv[1:])
         sys.stdout.flush()
@@ -28,9 +29,9 @@ def main() -> None:
 
         # The interpreter flushes again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-        if not isinstance(error, BrokenPipeError):
-            failure = CheckpointStorageError(error.filename or "the output", "write", error)
+        failure = CheckpointStorageError(error.filename or "the output", "write", error)
+        is_reported = code == failure.exit_code  # by the command, which has failed to write the same
+        if not is_reported and not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"graphkit: {failure}\n")
             code = failure.exit_code
     sys.exit(code)

@@ -83,8 +83,10 @@ def test_merge_keys_and_aliases_are_resolved(write):
 
 @pytest.mark.requirement("P44")
 def test_a_missing_file_is_an_error_of_its_own(tmp_path):
-    with pytest.raises(AgentFileNotFoundError, match=r"nowhere.yaml: there is no such file"):
-        load_agent(tmp_path / "nowhere.yaml")
+    (tmp_path / "agent.yaml").touch()
+    for name in ("nowhere.yaml", "", "agent.yaml/inner.yaml"):
+        with pytest.raises(AgentFileNotFoundError, match=f"{tmp_path / name}: there is no such file"):
+            load_agent(tmp_path / name)
 
 
 @pytest.mark.requirement("P44")
@@ -140,7 +142,8 @@ def test_bad_input_names_file_line_and_key_of_all_problems_and_leaves_no_file(wr
         (STEPS + "checkpointer: {<<: 3}\n", 2, "checkpointer", "<< must be followed by a mapping"),
         (STEPS + "name: !!python/object/apply:os.system ['touch ran']\n", 2, "name", "has the tag"),
         (STEPS + "name: !!int x\n", 2, "name", "cannot be read as int"),
-        ("steps: [{type: agent, file: gone.yaml}]\n", None, "", r"gone.yaml: .*; .*agent.yaml names it"),
+        ("steps: [{type: agent, file: '${HOME}.yaml'}]\n", None, "", r"/\$\{HOME\}.yaml: .*; .*agent.yaml names it"),
+        ("steps: [{type: agent, file: .}]\n", None, "", "there is no such file; .*agent.yaml names it"),
         ("steps:\n  - type: agent\n    file: agent.yaml\n", 3, "steps[0].file", "contains itself"),
         # What only building finds
         (f"{ECHO}    tools: ['{APP}:many']\n", 4, "steps[0].tools[0]", "takes any number"),

@@ -64,9 +64,10 @@ def test_the_script_is_the_module():
     assert (done.stdout, done.stderr) == (f"graphkit {project['version']}\n", "")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["threads", "--help"]])
-def test_help_that_cannot_be_written_is_no_traceback(args):
+@pytest.mark.parametrize("args", [["--help"], ["threads", "--help"], ["agents", "schema"]])
+def test_output_that_cannot_be_written_is_one_line_and_no_traceback(args, monkeypatch):
     command = [*GRAPHKIT, *args]
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (15, "graphkit: cannot write the output: No space left on device\n")

@@ -128,7 +128,7 @@ def test_what_crashed_deletes_left_goes_with_the_first_thread_that_a_process_mak
 # delete_idle: threads that no process writes to, and those that one writes to at the last moment
 
 
-NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+NOW = datetime(2020, 1, 10, 12, 0, tzinfo=UTC)
 
 
 def days_ago(days):

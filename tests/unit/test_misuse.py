@@ -10,8 +10,10 @@ from graphkit import (
     CheckpointerConfigurationError,
     CheckpointSerializationError,
     CompileConfig,
+    GraphStateError,
     RetryPolicy,
     RunnableConfig,
+    StateGraph,
     interrupt,
     operations,
     schedules,
@@ -61,6 +63,11 @@ def test_an_async_function_that_nothing_would_await_is_refused(take, words):
         ("checkpoint_when", answer_later),
         ("migrations", [answer_later]),
         ("migrations", "rename"),
+        ("migrations", 3),
+        ("interrupt_before", 3),
+        ("interrupt_after", None),
+        ("observers", 3),
+        ("graph_id", 5),
         ("retry", 3),
         ("checkpoint_interval", float("nan")),
         ("checkpoint_interval", -1),
@@ -71,6 +78,11 @@ def test_an_async_function_that_nothing_would_await_is_refused(take, words):
 def test_a_graph_refuses_options_that_would_be_ignored(name, value):
     with pytest.raises((TypeError, ValueError), match=name.removesuffix("s")):
         CompileConfig(**{name: value})
+
+
+def test_the_targets_of_a_condition_are_a_list_or_a_mapping():
+    with pytest.raises(GraphStateError, match="the mappings of 'a' must be a list of node ids, or a mapping, not 3"):
+        StateGraph({}).add_conditional_edges("a", lambda _: "b", 3)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +150,12 @@ def test_a_schedule_is_not_stored_for_a_graph_that_no_worker_can_have(graph_id):
     assert not saver.threads()
 
 
-def test_nothing_is_erased_if_the_other_stores_are_no_list():
+def test_nothing_is_erased_if_the_metadata_or_the_other_stores_are_of_a_wrong_type():
     saver = MemorySaver()
     saver.put("t", made({}, metadata={"user": "ann"}))
-    with pytest.raises(TypeError):
-        operations.erase_where(saver, {"user": "ann"}, stores=Path("store"))
+    for metadata, stores, words in (({"user": "ann"}, Path("store"), "iterable"), ("ann", (), "must be a mapping")):
+        with pytest.raises(TypeError, match=words):
+            operations.erase_where(saver, metadata, stores=stores)
     assert list(saver.threads()) == ["t"]
 
 

@@ -299,8 +299,11 @@ def test_a_thread_that_fails_is_named_and_the_others_are_pruned(caplog):
     fill(saver, "old 2")
     with caplog.at_level(logging.WARNING, logger="graphkit.worker"):
         assert Worker(saver, make_app(saver), policy=KEEP_TWO).run(once=True) == 0
+        saver.fail("prune", MemoryError())
+        assert Worker(saver, make_app(saver), policy=KEEP_TWO).run(once=True) == 0
     assert "cannot prune old 1: " in caplog.text
     assert ids(saver, "old 2") == ["c4", "c3"]
+    assert caplog.text.rstrip().endswith("the retention policy failed here: MemoryError")
 
 
 def test_ages_count_from_the_clock_of_the_worker():

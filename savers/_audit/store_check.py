@@ -276,12 +276,45 @@ class _Operation:
         is_repeated = (later.name, later.thread_id, later.target) == (self.name, self.thread_id, self.target)
         self.is_settled = is_repeated or (subject is not None and subject in self.settled)
 
+    def may_undo(self, other: _Operation) -> bool:
+        """Return whether this, an operation on keys, may change what another one has changed before it."""
+        if not other.is_on_keys:
+            return other.name == "release"
+        if self.namespace != other.namespace:
+            return False
+        return not self.keys.isdisjoint(other.keys) or self.removes_from(other)
+
     def removes_from(self, other: _Operation) -> bool:
         """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
         replaced = self.fields.get("replaces")
         if replaced in {None, self.fields.get("checkpoint_id")}:
             return False
         return bool(replaced == other.fields.get("checkpoint_id"))
+
+
+@final
+class _Unended:
+    """The operations that have begun and have no outcome."""
+
+    def __init__(self) -> None:
+        self.on_threads: list[_Operation] = []
+        self._on_keys: dict[str | None, list[_Operation]] = {}
+        """By thread."""
+
+    def add(self, operation: _Operation) -> None:
+        if operation.is_on_keys:
+            self._on_keys.setdefault(operation.thread_id, []).append(operation)
+        else:
+            self.on_threads.append(operation)
+
+    def note_success(self, operation: _Operation) -> list[_Operation]:
+        """Note that another operation has succeeded; return those that may have changed the same after it."""
+        for other in self.on_threads:
+            other.note_success(operation)
+        self.on_threads = [other for other in self.on_threads if not other.is_settled]
+        if operation.name in _DELETES:
+            self._on_keys.pop(operation.thread_id, None)
+        return [other for other in self._on_keys.get(operation.thread_id, ()) if other.may_undo(operation)]
 
 
 @final
@@ -302,33 +335,31 @@ class ExpectedStore:
     def replay(self, read: Callable[[], Iterator[Entry]]) -> None:
         """Take in all entries of a log, which are read twice."""
         # What has no outcome may have had its effect, or not: its process has died, or is still at work. An
-        # operation on keys is not counted as overlapping all that follows. One on whole threads is: other
-        # processes may have put much before it came to a thread, or died.
+        # operation on keys is not counted as overlapping all that follows: it is only done again, perhaps, after
+        # what changes the same. One on whole threads is: other processes may have put much before it came to a
+        # thread, or died.
         ended = {entry["of"] for entry in read() if entry["kind"] == "outcome"}
         running: dict[int, _Operation] = {}
-        unended: list[_Operation] = []
+        unended = _Unended()
         for entry in read():
             if entry["kind"] == "intent":
                 is_ended = entry["seq"] in ended
                 operation = _Operation(entry, is_ended=is_ended)
                 if operation.name in _WITHOUT_EFFECT:
                     continue
-                if is_ended or not operation.is_on_keys:
-                    for other in (*running.values(), *unended):
-                        operation.note_overlap(other)
+                for other in (*running.values(), *unended.on_threads):
+                    operation.note_overlap(other)
                 if is_ended:
                     running[entry["seq"]] = operation
                     continue
                 self._apply(operation, {"result": "unknown"})
-                if not operation.is_on_keys:
-                    unended.append(operation)
+                unended.add(operation)
             elif entry["kind"] == "outcome" and entry["of"] in running:
                 operation = running.pop(entry["of"])
                 self._apply(operation, entry)
                 if entry["result"] == "ok":
-                    for other in unended:
-                        other.note_success(operation)
-                    unended = [other for other in unended if not other.is_settled]
+                    for other in unended.note_success(operation):
+                        self._apply(other, {"result": "unknown"})
 
     def _apply(self, operation: _Operation, outcome: Entry) -> None:
         result = outcome["result"]

@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -415,23 +416,14 @@ def do_something(saver, config, rng):
 def test_operations_on_the_same_keys_at_once_are_no_finding(tmp_path, seed):
     log = AuditLog(tmp_path / "log")
     saver = AuditedSaver(VersionedMemorySaver(), log)
-    failures = []
 
     def operate(number):
         rng = random.Random(f"{seed} {number}")
-        try:
-            for _ in range(25):
-                config = RunnableConfig(rng.choice("tu"), checkpoint_ns=rng.choice(["", "inner"]))
-                with suppress(CheckpointNotFoundError, CheckpointConflictError, ThreadBusyError):
-                    do_something(saver, config, rng)
-        except BaseException as error:
-            failures.append(error)
-            raise
+        for _ in range(25):
+            config = RunnableConfig(rng.choice("tu"), checkpoint_ns=rng.choice(["", "inner"]))
+            with suppress(CheckpointNotFoundError, CheckpointConflictError, ThreadBusyError):
+                do_something(saver, config, rng)
 
-    threads = [threading.Thread(target=operate, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(operate, range(4)))
     assert log.verify(saver).problems == ()

@@ -645,6 +645,37 @@ def test_a_killed_operation_that_others_overlapped_is_no_finding(two_threads, tm
     assert not log.verify(store).ok
 
 
+THREAD_A = RunnableConfig("a")
+KILLED_LATE = {
+    "put": (lambda saver, _: put(saver, 9, thread="a"), lambda saver, _: saver.release("a")),
+    "tag": (lambda saver, at: saver.add_tags(at, "x"), lambda saver, at: saver.remove_tags(at, "x")),
+    "write": (lambda saver, at: saver.put_writes(at, {"k": 1}), lambda saver, at: saver.put_writes(at, {"k": 2})),
+    "replacement": (lambda saver, at: saver.put(at, make_checkpoint(9)), lambda saver, at: saver.add_tags(at, "x")),
+}
+"""Operations whose process is killed, and what others do between their intent and their effect."""
+
+
+@pytest.mark.parametrize("name", KILLED_LATE)
+def test_a_killed_operation_after_another_one_on_the_same_keys_is_no_finding(two_threads, tmp_path, name):
+    log, store, saver = two_threads
+    operate, act = KILLED_LATE[name]
+    latest = THREAD_A.with_check_point_id(store.get(THREAD_A).id)
+    operate_and_die(lambda each: operate(each, latest), store, tmp_path / "log", lambda: act(saver, latest))
+    assert log.verify(store).problems == ()
+
+
+def test_a_put_that_was_killed_and_began_within_a_delete_is_no_finding(two_threads, tmp_path, monkeypatch):
+    log, store, saver = two_threads
+    delete = store.delete
+
+    def delete_within_a_put(thread):
+        operate_and_die(lambda saver: put(saver, 9, thread="a"), store, tmp_path / "log", lambda: delete(thread))
+
+    monkeypatch.setattr(store, "delete", delete_within_a_put)
+    saver.delete("a")
+    assert log.verify(store).problems == ()
+
+
 @pytest.mark.parametrize("settle", [lambda saver: saver.delete("a"), lambda saver: saver.prune("a", keep_last=1)])
 def test_after_a_killed_operation_was_repeated_or_the_thread_deleted_the_store_is_compared(
     two_threads, tmp_path, settle

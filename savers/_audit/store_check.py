@@ -143,10 +143,11 @@ class History:
     def add_possible(self, other: History) -> None:
         """Note that what may be in another history may be here, too."""
         self.checkpoints.add_possible(other.checkpoints)
-        for checkpoint_id, slots in other.recorded.items():
-            self.recorded.setdefault(checkpoint_id, Slots()).add_possible(slots)
         for checkpoint_id, heirs in other.heirs.items():
             self.heirs.setdefault(checkpoint_id, set()).update(heirs)
+        for checkpoint_id, slots in other.recorded.items():
+            for each in {checkpoint_id, *self.list_heirs(checkpoint_id)}:
+                self.recorded.setdefault(each, Slots()).add_possible(slots)
         self.repeated |= other.repeated
 
     def forget(self, ids: Collection[str], *, is_certain: bool) -> None:

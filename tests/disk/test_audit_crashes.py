@@ -330,6 +330,11 @@ OVERLAPS = {
     "a tag is removed": ("add_tags", (CONFIG, "x"), lambda saver: saver.remove_tags(CONFIG, "x")),
     "a write is overwritten": ("put_writes", (CONFIG, {"a": 1}), lambda saver: saver.put_writes(CONFIG, {"a": 2})),
     "what is copied is replaced": ("copy", ("t", "u"), lambda saver: saver.put(LATEST, CHANGED)),
+    "a copy with writes is replaced": (
+        "copy",
+        ("t", "u"),
+        lambda saver: saver.put(RunnableConfig("u").with_check_point_id(FIRST.id), SECOND),
+    ),
     "what has writes is replaced": ("put_writes", (LATEST, {"a": 1}), lambda saver: saver.put(LATEST, made(2))),
     "what has writes is replaced twice": (
         "put_writes",

@@ -376,7 +376,7 @@ class ExpectedStore:
         thread = self.thread(operation.thread_id or "")
         for target in operation.copied_to:
             # The copy may have what was there before, and its outcome may be still to come.
-            self.thread(target).history(operation.namespace).add_possible(deepcopy(thread.history(operation.namespace)))
+            self.thread(target).history(operation.namespace).add_possible(thread.history(operation.namespace))
         self._apply_in(thread, operation, is_certain=is_certain, must_exist=must_exist)
         for target in operation.copied_to:
             self._apply_in(self.thread(target), operation, is_certain=False, must_exist=False)

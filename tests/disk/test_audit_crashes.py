@@ -310,6 +310,7 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
 
 FIRST = made(0)
 LATEST = CONFIG.with_check_point_id(FIRST.id)
+COPIED = RunnableConfig("u").with_check_point_id(FIRST.id)
 CHANGED = FIRST.with_metadata(freeze({"k": 1}))
 SECOND = made(2)
 SECOND_LATEST = CONFIG.with_check_point_id(SECOND.id)
@@ -330,11 +331,7 @@ OVERLAPS = {
     "a tag is removed": ("add_tags", (CONFIG, "x"), lambda saver: saver.remove_tags(CONFIG, "x")),
     "a write is overwritten": ("put_writes", (CONFIG, {"a": 1}), lambda saver: saver.put_writes(CONFIG, {"a": 2})),
     "what is copied is replaced": ("copy", ("t", "u"), lambda saver: saver.put(LATEST, CHANGED)),
-    "a copy with writes is replaced": (
-        "copy",
-        ("t", "u"),
-        lambda saver: saver.put(RunnableConfig("u").with_check_point_id(FIRST.id), SECOND),
-    ),
+    "a copy with writes is replaced": ("copy", ("t", "u"), lambda saver: saver.put(COPIED, SECOND)),
     "what has writes is replaced": ("put_writes", (LATEST, {"a": 1}), lambda saver: saver.put(LATEST, made(2))),
     "what has writes is replaced twice": (
         "put_writes",

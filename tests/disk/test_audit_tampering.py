@@ -360,9 +360,9 @@ def test_a_store_that_was_rolled_back_to_an_older_copy_is_found(tmp_path, open_s
     assert all("missing" in problem.reason for problem in problems)
 
 
-def replace_latest(store, change):
+def replace_latest(store, change, value):
     latest = store.list(CONFIG)[0]
-    store.put(CONFIG.with_check_point_id(latest.id), change(latest))
+    store.put(CONFIG.with_check_point_id(latest.id), change(latest, freeze(value)))
 
 
 def reorder(store):
@@ -389,12 +389,8 @@ ATTACKS = {
     "a thread is added": lambda store: put(store, 9, thread="forged"),
     "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), make_checkpoint(9)),
     "the latest is removed": lambda store: store.remove(CONFIG, [store.list(CONFIG)[0].id]),
-    "a state is replaced": lambda store: replace_latest(
-        store, lambda latest: latest.with_state(freeze({**latest.state, "n": 10}))
-    ),
-    "metadata are changed": lambda store: replace_latest(
-        store, lambda latest: latest.with_metadata(freeze({"step": 99}))
-    ),
+    "a state is replaced": lambda store: replace_latest(store, Checkpoint.with_state, {"n": 10}),
+    "metadata are changed": lambda store: replace_latest(store, Checkpoint.with_metadata, {"step": 99}),
     "the order is changed": reorder,
     "a thread is deleted": lambda store: store.delete("t"),
     "an answer is forged": lambda store: store.put_writes(CONFIG, {"answer:2": "yes"}),
@@ -595,7 +591,7 @@ def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_e
     assert log.verify(store).problems == ()
     store.delete("c")
     put(store, 666, thread="c")
-    reasons = [problem.reason for problem in log.verify(store).problems]
+    reasons = reasons_of(log.verify(store))
     assert any("has no record" in reason for reason in reasons)
     assert any("is missing" in reason for reason in reasons)
 

@@ -143,10 +143,11 @@ class History:
     def add_possible(self, other: History) -> None:
         """Note that what may be in another history may be here, too."""
         self.checkpoints.add_possible(other.checkpoints)
-        for checkpoint_id, slots in other.recorded.items():
-            self.recorded.setdefault(checkpoint_id, Slots()).add_possible(slots)
         for checkpoint_id, heirs in other.heirs.items():
             self.heirs.setdefault(checkpoint_id, set()).update(heirs)
+        for checkpoint_id, slots in other.recorded.items():
+            for each in {checkpoint_id, *self.list_heirs(checkpoint_id)}:
+                self.recorded.setdefault(each, Slots()).add_possible(slots)
         self.repeated |= other.repeated
 
     def forget(self, ids: Collection[str], *, is_certain: bool) -> None:
@@ -276,12 +277,45 @@ class _Operation:
         is_repeated = (later.name, later.thread_id, later.target) == (self.name, self.thread_id, self.target)
         self.is_settled = is_repeated or (subject is not None and subject in self.settled)
 
+    def may_undo(self, other: _Operation) -> bool:
+        """Return whether this, an operation on keys, may change what another one has changed before it."""
+        if not other.is_on_keys:
+            return other.name == "release"
+        if self.namespace != other.namespace:
+            return False
+        return not self.keys.isdisjoint(other.keys) or self.removes_from(other)
+
     def removes_from(self, other: _Operation) -> bool:
         """Return whether this puts another checkpoint in the place of the one that the other operation is about."""
         replaced = self.fields.get("replaces")
         if replaced in {None, self.fields.get("checkpoint_id")}:
             return False
         return bool(replaced == other.fields.get("checkpoint_id"))
+
+
+@final
+class _Unended:
+    """The operations that have begun and have no outcome."""
+
+    def __init__(self) -> None:
+        self.on_threads: list[_Operation] = []
+        self._on_keys: dict[str | None, list[_Operation]] = {}
+        """By thread."""
+
+    def add(self, operation: _Operation) -> None:
+        if operation.is_on_keys:
+            self._on_keys.setdefault(operation.thread_id, []).append(operation)
+        else:
+            self.on_threads.append(operation)
+
+    def note_success(self, operation: _Operation) -> list[_Operation]:
+        """Note that another operation has succeeded; return those that may have changed the same after it."""
+        for other in self.on_threads:
+            other.note_success(operation)
+        self.on_threads = [other for other in self.on_threads if not other.is_settled]
+        if operation.name in _DELETES:
+            self._on_keys.pop(operation.thread_id, None)
+        return [other for other in self._on_keys.get(operation.thread_id, ()) if other.may_undo(operation)]
 
 
 @final
@@ -302,33 +336,31 @@ class ExpectedStore:
     def replay(self, read: Callable[[], Iterator[Entry]]) -> None:
         """Take in all entries of a log, which are read twice."""
         # What has no outcome may have had its effect, or not: its process has died, or is still at work. An
-        # operation on keys is not counted as overlapping all that follows. One on whole threads is: other
-        # processes may have put much before it came to a thread, or died.
+        # operation on keys is not counted as overlapping all that follows: it is only done again, perhaps, after
+        # what changes the same. One on whole threads is: other processes may have put much before it came to a
+        # thread, or died.
         ended = {entry["of"] for entry in read() if entry["kind"] == "outcome"}
         running: dict[int, _Operation] = {}
-        unended: list[_Operation] = []
+        unended = _Unended()
         for entry in read():
             if entry["kind"] == "intent":
                 is_ended = entry["seq"] in ended
                 operation = _Operation(entry, is_ended=is_ended)
                 if operation.name in _WITHOUT_EFFECT:
                     continue
-                if is_ended or not operation.is_on_keys:
-                    for other in (*running.values(), *unended):
-                        operation.note_overlap(other)
+                for other in (*running.values(), *unended.on_threads):
+                    operation.note_overlap(other)
                 if is_ended:
                     running[entry["seq"]] = operation
                     continue
                 self._apply(operation, {"result": "unknown"})
-                if not operation.is_on_keys:
-                    unended.append(operation)
+                unended.add(operation)
             elif entry["kind"] == "outcome" and entry["of"] in running:
                 operation = running.pop(entry["of"])
                 self._apply(operation, entry)
                 if entry["result"] == "ok":
-                    for other in unended:
-                        other.note_success(operation)
-                    unended = [other for other in unended if not other.is_settled]
+                    for other in unended.note_success(operation):
+                        self._apply(other, {"result": "unknown"})
 
     def _apply(self, operation: _Operation, outcome: Entry) -> None:
         result = outcome["result"]
@@ -344,7 +376,7 @@ class ExpectedStore:
         thread = self.thread(operation.thread_id or "")
         for target in operation.copied_to:
             # The copy may have what was there before, and its outcome may be still to come.
-            self.thread(target).history(operation.namespace).add_possible(deepcopy(thread.history(operation.namespace)))
+            self.thread(target).history(operation.namespace).add_possible(thread.history(operation.namespace))
         self._apply_in(thread, operation, is_certain=is_certain, must_exist=must_exist)
         for target in operation.copied_to:
             self._apply_in(self.thread(target), operation, is_certain=False, must_exist=False)

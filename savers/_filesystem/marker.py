@@ -37,7 +37,7 @@ class Marker(NamedTuple):
     """What is wrong with the marker; the other fields mean nothing then. Empty if nothing is."""
 
 
-def pack_marker(store: str, sealed: str | None = None) -> bytes:
+def pack_marker(store: str, sealed: str | None) -> bytes:
     """Return the line for a store of the current version; see `Marker` for the arguments."""
     seal = ""
     if sealed is not None:

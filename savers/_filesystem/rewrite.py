@@ -11,10 +11,11 @@ thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+from graphkit.saver_kit import is_incomplete
 from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
@@ -216,17 +217,18 @@ def renew(log: SyncedLog) -> None:
     medium.durability.note_replaced()
 
 
-def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) -> None:
+def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory, namespaces: Collection[str]) -> None:
     """Copy the live logs of a thread to a thread that has none, or only a log that marks it as incomplete.
 
-    The root's log is last, and takes the place of that one.
+    The first of the namespaces that the source had is last, and its log takes the place of that one.
     """
-    for namespace in sorted(list_namespaces(store, source), reverse=True):
+    for namespace in sorted({*namespaces, *list_namespaces(store, source)}, reverse=True):
+        directory = target.in_namespace(namespace)
         with closing(store.new_log(source.thread_id, namespace)) as log:
             if not log.refresh() or log.history.find_latest() is None:
+                _remove_mark(store, directory)
                 continue
             frames = log.frames
-            directory = target.in_namespace(namespace)
             store.make_directories(directory)
             header = new_header(directory.digest, 1)
             with closing(store.new_log(directory.thread_id, directory.namespace)) as replaced:
@@ -236,6 +238,14 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
                     new_log.copy_records(frames, frames.end)
                 _mark_as_replaced(replaced.frames)
             store.sync_directories(directory)
+
+
+def _remove_mark(store: Store, directory: ThreadDirectory) -> None:
+    """Remove the log of a mark, if there is one: the checkpoints that would take its place were removed meanwhile."""
+    with closing(store.new_log(directory.thread_id, directory.namespace)) as mark:
+        latest = mark.history.find_latest() if mark.refresh() else None
+        if latest is not None and is_incomplete(latest.metadata):
+            keep(store, mark, [], early=[])
 
 
 def keep(

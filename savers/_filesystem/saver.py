@@ -304,13 +304,14 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             # A log takes its place at once, and several one after the other. The last one takes
             # the place of the mark.
             first = RunnableConfig(source_id, checkpoint_ns=min(namespaces))
-            oldest = self.history(first)[-1]
+            infos = self.history(first)
+            metadata = infos[-1].metadata if infos else FrozenDict()
             incoming = IncomingThread(self, target_id, source_id)
-            incoming.begin(namespaces, FrozenDict(), oldest.metadata, self.own_key(first))
+            incoming.begin(namespaces, FrozenDict(), metadata, self.own_key(first))
         source_directory = self._store.locate(source_id)
         target_directory = self._store.locate(target_id)
         with self._store.write_lock(target_directory):
-            rewrite.copy_thread(self._store, source_directory, target_directory)
+            rewrite.copy_thread(self._store, source_directory, target_directory, namespaces)
 
     def opener(self) -> Callable[[], FileSystemSaver]:
         """Return a function that opens the same directory with the same types, in any process.

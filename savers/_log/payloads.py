@@ -161,7 +161,7 @@ def pack_keyframe(
     table: Sequence[Any],
     data: bytes,
     pack: Pack,
-    early: EarlyDistances | None = None,
+    early: EarlyDistances | None,
 ) -> bytes:
     """Return the payload of a keyframe.
 
@@ -192,8 +192,8 @@ def pack_change(
     ops: Sequence[Any],
     data: bytes,
     pack: Pack,
-    early: EarlyDistances | None = None,
-    step: int | None = None,
+    early: EarlyDistances | None,
+    step: int | None,
 ) -> bytes:
     """Return the payload of a change to the CHECKPOINT record before it.
 

@@ -541,7 +541,7 @@ class Database(ABC):
             CheckpointerError: another error. Nothing was changed.
         """
 
-    def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+    def write_returning(self, sql: str, parameters: Parameters) -> list[Row]:
         """Execute one statement as `write` does, and return the rows that it returns.
 
         Only where the dialect `combines_writes`.

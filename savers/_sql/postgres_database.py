@@ -125,7 +125,7 @@ class PostgresDatabase(Database):
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(lambda session: session.write(sql, parameters))
 
-    def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+    def write_returning(self, sql: str, parameters: Parameters) -> list[Row]:
         return self._write(lambda session: session.run(sql, parameters))
 
     def _write(self, run: Callable[[PostgresSession], _Result]) -> _Result:

@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -309,6 +310,7 @@ def test_a_process_that_forks_with_an_open_log_shares_it_with_its_child(tmp_path
 
 FIRST = made(0)
 LATEST = CONFIG.with_check_point_id(FIRST.id)
+COPIED = RunnableConfig("u").with_check_point_id(FIRST.id)
 CHANGED = FIRST.with_metadata(freeze({"k": 1}))
 SECOND = made(2)
 SECOND_LATEST = CONFIG.with_check_point_id(SECOND.id)
@@ -329,6 +331,7 @@ OVERLAPS = {
     "a tag is removed": ("add_tags", (CONFIG, "x"), lambda saver: saver.remove_tags(CONFIG, "x")),
     "a write is overwritten": ("put_writes", (CONFIG, {"a": 1}), lambda saver: saver.put_writes(CONFIG, {"a": 2})),
     "what is copied is replaced": ("copy", ("t", "u"), lambda saver: saver.put(LATEST, CHANGED)),
+    "a copy with writes is replaced": ("copy", ("t", "u"), lambda saver: saver.put(COPIED, SECOND)),
     "what has writes is replaced": ("put_writes", (LATEST, {"a": 1}), lambda saver: saver.put(LATEST, made(2))),
     "what has writes is replaced twice": (
         "put_writes",
@@ -415,23 +418,14 @@ def do_something(saver, config, rng):
 def test_operations_on_the_same_keys_at_once_are_no_finding(tmp_path, seed):
     log = AuditLog(tmp_path / "log")
     saver = AuditedSaver(VersionedMemorySaver(), log)
-    failures = []
 
     def operate(number):
         rng = random.Random(f"{seed} {number}")
-        try:
-            for _ in range(25):
-                config = RunnableConfig(rng.choice("tu"), checkpoint_ns=rng.choice(["", "inner"]))
-                with suppress(CheckpointNotFoundError, CheckpointConflictError, ThreadBusyError):
-                    do_something(saver, config, rng)
-        except BaseException as error:
-            failures.append(error)
-            raise
+        for _ in range(25):
+            config = RunnableConfig(rng.choice("tu"), checkpoint_ns=rng.choice(["", "inner"]))
+            with suppress(CheckpointNotFoundError, CheckpointConflictError, ThreadBusyError):
+                do_something(saver, config, rng)
 
-    threads = [threading.Thread(target=operate, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(operate, range(4)))
     assert log.verify(saver).problems == ()

@@ -360,9 +360,9 @@ def test_a_store_that_was_rolled_back_to_an_older_copy_is_found(tmp_path, open_s
     assert all("missing" in problem.reason for problem in problems)
 
 
-def replace_latest(store, change):
+def replace_latest(store, change, value):
     latest = store.list(CONFIG)[0]
-    store.put(CONFIG.with_check_point_id(latest.id), change(latest))
+    store.put(CONFIG.with_check_point_id(latest.id), change(latest, freeze(value)))
 
 
 def reorder(store):
@@ -389,12 +389,8 @@ ATTACKS = {
     "a thread is added": lambda store: put(store, 9, thread="forged"),
     "a namespace is added": lambda store: store.put(RunnableConfig("t", checkpoint_ns="x"), make_checkpoint(9)),
     "the latest is removed": lambda store: store.remove(CONFIG, [store.list(CONFIG)[0].id]),
-    "a state is replaced": lambda store: replace_latest(
-        store, lambda latest: latest.with_state(freeze({**latest.state, "n": 10}))
-    ),
-    "metadata are changed": lambda store: replace_latest(
-        store, lambda latest: latest.with_metadata(freeze({"step": 99}))
-    ),
+    "a state is replaced": lambda store: replace_latest(store, Checkpoint.with_state, {"n": 10}),
+    "metadata are changed": lambda store: replace_latest(store, Checkpoint.with_metadata, {"step": 99}),
     "the order is changed": reorder,
     "a thread is deleted": lambda store: store.delete("t"),
     "an answer is forged": lambda store: store.put_writes(CONFIG, {"answer:2": "yes"}),
@@ -595,7 +591,7 @@ def test_a_copy_of_a_thread_that_is_written_accepts_what_it_copied_and_nothing_e
     assert log.verify(store).problems == ()
     store.delete("c")
     put(store, 666, thread="c")
-    reasons = [problem.reason for problem in log.verify(store).problems]
+    reasons = reasons_of(log.verify(store))
     assert any("has no record" in reason for reason in reasons)
     assert any("is missing" in reason for reason in reasons)
 
@@ -643,6 +639,37 @@ def test_a_killed_operation_that_others_overlapped_is_no_finding(two_threads, tm
     assert log.verify(store).problems == ()
     put(store, 666, thread="b")
     assert not log.verify(store).ok
+
+
+THREAD_A = RunnableConfig("a")
+KILLED_LATE = {
+    "put": (lambda saver, _: put(saver, 9, thread="a"), lambda saver, _: saver.release("a")),
+    "tag": (lambda saver, at: saver.add_tags(at, "x"), lambda saver, at: saver.remove_tags(at, "x")),
+    "write": (lambda saver, at: saver.put_writes(at, {"k": 1}), lambda saver, at: saver.put_writes(at, {"k": 2})),
+    "replacement": (lambda saver, at: saver.put(at, make_checkpoint(9)), lambda saver, at: saver.add_tags(at, "x")),
+}
+"""Operations whose process is killed, and what others do between their intent and their effect."""
+
+
+@pytest.mark.parametrize("name", KILLED_LATE)
+def test_a_killed_operation_after_another_one_on_the_same_keys_is_no_finding(two_threads, tmp_path, name):
+    log, store, saver = two_threads
+    operate, act = KILLED_LATE[name]
+    latest = THREAD_A.with_check_point_id(store.get(THREAD_A).id)
+    operate_and_die(lambda each: operate(each, latest), store, tmp_path / "log", lambda: act(saver, latest))
+    assert log.verify(store).problems == ()
+
+
+def test_a_put_that_was_killed_and_began_within_a_delete_is_no_finding(two_threads, tmp_path, monkeypatch):
+    log, store, saver = two_threads
+    delete = store.delete
+
+    def delete_within_a_put(thread):
+        operate_and_die(lambda saver: put(saver, 9, thread="a"), store, tmp_path / "log", lambda: delete(thread))
+
+    monkeypatch.setattr(store, "delete", delete_within_a_put)
+    saver.delete("a")
+    assert log.verify(store).problems == ()
 
 
 @pytest.mark.parametrize("settle", [lambda saver: saver.delete("a"), lambda saver: saver.prune("a", keep_last=1)])

@@ -206,3 +206,25 @@ def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, ope
     assert saver.threads(released=True) == ["now"]
     assert saver.delete("day")
     assert not list(Path(saver.base_directory).glob("*t-day-*"))
+
+
+# Copies
+
+
+@pytest.mark.parametrize("moment", ["history", "own_key"])
+def test_a_copy_of_a_thread_whose_root_is_removed_meanwhile_has_the_rest(opener, config, monkeypatch, moment):
+    saver = opener()
+    inner = RunnableConfig("t", checkpoint_ns="inner")
+    for each in (config, inner):
+        put_all(saver, each, [{"n": 1}])
+    original = getattr(saver, moment)
+
+    def remove_and_go_on(given):
+        monkeypatch.undo()
+        saver.remove(config, list_ids(saver, config))
+        return original(given)
+
+    monkeypatch.setattr(saver, moment, remove_and_go_on)
+    saver.copy("t", "u")
+    assert list(saver.namespaces("u")) == ["inner"]
+    assert list_states(saver, RunnableConfig("u", checkpoint_ns="inner")) == [{"n": 1}]

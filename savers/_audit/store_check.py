@@ -146,9 +146,13 @@ class History:
         for checkpoint_id, heirs in other.heirs.items():
             self.heirs.setdefault(checkpoint_id, set()).update(heirs)
         for checkpoint_id, slots in other.recorded.items():
-            for each in {checkpoint_id, *self.list_heirs(checkpoint_id)}:
-                self.recorded.setdefault(each, Slots()).add_possible(slots)
+            self.add_recorded(checkpoint_id, slots)
         self.repeated |= other.repeated
+
+    def add_recorded(self, checkpoint_id: str, slots: Slots) -> None:
+        """Note pending writes and tags that a checkpoint may have, and so may those that have taken its place."""
+        for each in {checkpoint_id, *self.list_heirs(checkpoint_id)}:
+            self.recorded.setdefault(each, Slots()).add_possible(slots)
 
     def forget(self, ids: Collection[str], *, is_certain: bool) -> None:
         """Note that checkpoints were removed, or may have been."""
@@ -475,8 +479,7 @@ class ExpectedStore:
                 # The new one may have taken over the pending writes and tags of the old one, and been replaced since.
                 old = history.recorded.get(replaced, Slots())
                 old.remove(old, is_certain=False)
-                for heir in {new, *history.list_heirs(new)}:
-                    history.recorded.setdefault(heir, Slots()).add_possible(old)
+                history.add_recorded(new, old)
             return
         last = checkpoints.pop(replaced, None)
         if replaced != new and replaced in history.recorded:

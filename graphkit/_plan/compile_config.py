@@ -97,7 +97,7 @@ class CompileConfig:
         # The dataclass is frozen, so normalized values are set past its own __setattr__.
         for name in ("interrupt_before", "interrupt_after"):
             object.__setattr__(self, name, _parse_node_ids(name, getattr(self, name)))
-        if self.graph_id not in (None, ""):  # a configuration of go-agents without a name has an empty one
+        if self.graph_id is not None:
             check_text("graph_id", self.graph_id)
 
         check_choice("on_save_error", self.on_save_error, "raise", "warn")

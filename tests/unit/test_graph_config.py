@@ -10,6 +10,7 @@ from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import Metrics, get_observer
 from graphkit.registry import get_checkpoint_store
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import make_chain
 
 DOCUMENTED = """{
   "name": "document-workflow",
@@ -89,6 +90,15 @@ def test_the_options_of_compile():
     }
     options = GraphConfig("g", observer=None).compile_options()
     assert (options["checkpoint_saver"], options["checkpoint_interval"], options["observers"]) == (None, 0, ())
+
+
+def test_a_graph_without_a_name_can_be_submitted():
+    saver = MemorySaver()
+    options = GraphConfig(checkpoint=CheckpointConfig(interval=1)).compile_options(store=saver)
+
+    make_chain({}, a=lambda _: {}).compile(**options).submit({}, "t")
+
+    assert saver.summary("t").status == "queued"
 
 
 @pytest.mark.requirement("G35")

@@ -139,5 +139,5 @@ class GraphConfig(_Config):
             "preserve": self.checkpoint.preserve,
             "observers": observers_of(observer or self.observer),
             "max_iterations": self.max_iterations,
-            "graph_id": self.name,
+            "graph_id": self.name or None,
         }

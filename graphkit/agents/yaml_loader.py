@@ -153,7 +153,7 @@ class _Loader:
                     directory = FilePath(file.path).parent
                     path = directory / name
                     shown = directory / file.written.get(name, name)  # the value of a variable may be secret
-                    if not path.is_file():
+                    if path.is_dir() or not path.exists():
                         raise AgentFileNotFoundError(f"there is no such file; {file.path} names it", file=str(shown))
                     if path.resolve() in self._outer:
                         raise file.make_error(f"{shown} contains itself", (*place, "steps", index, "file"))

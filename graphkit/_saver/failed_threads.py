@@ -117,15 +117,16 @@ class FailedThreads:
 
 
 def name_threads(thread_ids: Sequence[str]) -> str:
-    """Return the ids of threads for a message: the first of them, each shortened, and how many more there are."""
-    names = ", ".join(map(_shorten, thread_ids[:_MAX_NAMES]))
+    """Return the ids of threads for a message: the first of them, and how many more there are."""
+    names = ", ".join(map(_name_thread, thread_ids[:_MAX_NAMES]))
     unnamed = len(thread_ids) - _MAX_NAMES
     if unnamed > 0:
         names = f"{names} and {unnamed} more"
     return names
 
 
-def _shorten(thread_id: str) -> str:
+def _name_thread(thread_id: str) -> str:
+    """Return the beginning of an id, quoted if it is empty or has characters that cannot be printed."""
     shown = f"{thread_id:.80}"
     is_plain = shown != "" and shown.isprintable()  # a line break would look like another message of a log
     return shown if is_plain else repr(shown)

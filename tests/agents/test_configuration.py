@@ -158,13 +158,13 @@ def test_a_wrong_key_is_named():
 
 
 def test_a_module_that_fails_is_named_with_its_cause(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
     for name, text, message in (
         ("failing", "1 / 0", "importing failing failed: ZeroDivisionError"),
         ("lacking", "import not_installed_at_all", "lacking needs the module not_installed_at_all"),
         ("refusing", "raise ModuleNotFoundError('get it')", "importing refusing failed: ModuleNotFoundError: get it"),
     ):
         (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(ValueError, match=message) as caught:
             resolve_reference(f"{name}:f")
         assert caught.value.__cause__ is not None
